@@ -1,0 +1,83 @@
+"""One graph that torch.compile captured from the model, and what memopt made of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ..passes.policy import Plan
+from ..passes.scopes import find_scope
+from . import torch_bridge
+from .pipeline import Rewritten, Source, rewrite, snapshot
+
+
+@dataclass
+class Capture:
+    """A captured graph.
+
+    Attributes:
+        number: its place among the model's captured graphs, from 0.
+        layer_of_path: module path of a layer -> its number; empty where the graph's names do not start at the model.
+        layers: the layers that have operators in the graph.
+        trains: whether a backward is compiled for it.
+        rewritten: what the pipeline made of it; None for inference, and after a hit in torch's compile cache.
+    """
+
+    number: int
+    layer_of_path: dict[str, int]
+    layers: frozenset[int]
+    trains: bool
+    graph: GraphModule | None
+    inputs: list[Any] | None
+    rewritten: Rewritten | None = None
+    inductor_options: dict[str, Any] | None = None
+    autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
+
+    def rewrite(
+        self,
+        plan: Plan,
+        module: GraphModule,
+        inputs: Any,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+        **_: Any,
+    ) -> tuple[GraphModule, GraphModule]:
+        """Run the pipeline on the joint graph of this capture: a partition function, once ``plan`` is bound."""
+        source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices)
+        made = rewrite(source, plan, self.layer_of_path)
+        # Lowering takes the graphs over and changes them; what explains them must not change.
+        self.rewritten = Rewritten(made.joint, snapshot(made.forward), snapshot(made.backward), made.matched)
+        return made.forward, made.backward
+
+
+def capture(number: int, graph: GraphModule, inputs: Any, layer_of_path: dict[str, int], tensors: dict[str, int]) -> Capture:
+    """Record a graph before it is compiled; ``tensors`` are the model's, name -> id."""
+    named = layer_of_path if torch_bridge.root_is(graph, inputs, tensors) else {}
+    scopes = (find_scope(node, named) for node in graph.graph.nodes if node.op not in ("placeholder", "output"))
+    layers = frozenset(s.layer for s in scopes if s is not None and s.layer is not None)
+    trains = torch.is_grad_enabled() and any(
+        isinstance(v, torch.Tensor) and v.requires_grad for v in (torch_bridge.fake_inputs(graph) or inputs)
+    )
+    return Capture(
+        number, named, layers, trains, snapshot(graph), torch_bridge.fake_inputs(graph), autocast=tuple(_autocast_in_force())
+    )
+
+
+def _autocast_in_force() -> Iterator[tuple[str, torch.dtype]]:
+    for device in {"cpu", *([torch.accelerator.current_accelerator().type] if torch.accelerator.is_available() else [])}:  # type: ignore[union-attr]
+        if torch.is_autocast_enabled(device):
+            yield device, torch.get_autocast_dtype(device)
+
+
+@contextlib.contextmanager
+def same_autocast(seen: Capture) -> Iterator[None]:
+    """Within, autocast is as it was when the graph was captured."""
+    with contextlib.ExitStack() as stack:
+        for device, dtype in seen.autocast:
+            stack.enter_context(torch.autocast(device, dtype=dtype))
+        yield

@@ -1,0 +1,265 @@
+"""``compile_with_memopt`` and ``trace``: from a model and a configuration to something that trains."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..passes.policy import Plan
+from . import torch_bridge
+from .config import ConfigSource, MemoptConfig, load_config
+from .errors import ConfigError, Problem
+from .explain import Explanation, explain_session
+from .lowering import Backend, check_backend
+from .plan import resolve
+from .session import PolicyNotApplied, Session
+
+Layers = str | Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a compiled model was compiled with: plain data, which goes along when the model is copied or pickled."""
+
+    config: MemoptConfig
+    plan: Plan
+    backend: Backend
+    fullgraph: bool
+    dynamic: bool | None
+    options: dict[str, Any] | None
+
+
+class CompiledForward:
+    """The ``forward`` of a compiled model. It lies on the instance, so that the model stays what it was.
+
+    State-dict keys, ``isinstance``, hooks and device moves are untouched; a deep copy, or an unpickled model, gets a compiled
+    forward of its own with the same configuration.
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings, original: Callable[..., Any] | None = None) -> None:
+        self.model = model
+        self.settings = settings
+        self.original = original
+        self.session = Session(model, settings.plan, settings.backend, settings.options)
+        self._compiled = _compile(self.session, original, fullgraph=settings.fullgraph, dynamic=settings.dynamic)
+        functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
+
+    @torch.compiler.disable(reason="memopt compiles this module by itself")  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model's forward, compiled."""
+        session = self.session
+        runs, captures, breaks = session.runs, len(session.captures), torch_bridge.graph_break_reasons()
+        try:
+            result = self._compiled(self.model, *args, **kwargs)
+        except torch_bridge.BackendCompilerFailed as error:
+            cause = error.inner_exception
+            if isinstance(cause, ConfigError | PolicyNotApplied | ValueError | AssertionError):
+                raise cause from error
+            raise
+        if len(session.captures) != captures:
+            session.after_capture(_new(breaks, torch_bridge.graph_break_reasons()))
+        elif session.runs == runs:
+            session.say(
+                [
+                    "the model ran without any graph that memopt compiled: torch.compile fell back to eager, so the "
+                    "configuration has no effect in this call. Usual causes: torch._dynamo.config.recompile_limit was "
+                    "reached (raise it, or pass dynamic=True), or compilation is switched off."
+                ]
+            )
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForward:
+        model = memo.get(id(self.model)) or copy.deepcopy(self.model, memo)
+        return CompiledForward(model, self.settings, copy.deepcopy(self.original, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            pickle.dumps(self.settings.backend)
+        except Exception as error:
+            raise pickle.PicklingError(
+                f"backend: {self.settings.backend!r} cannot be pickled, so this compiled model cannot be. Save "
+                "model.state_dict() instead, or compile with a backend that is a name or a module-level function."
+            ) from error
+        return CompiledForward, (self.model, self.settings, self.original)
+
+
+def compile_with_memopt(
+    model: nn.Module,
+    cfg: ConfigSource,
+    *,
+    backend: Backend = "inductor",
+    scope: str = "model",
+    layers: Layers = None,
+    pipeline_parallel_size: int = 1,
+    strict: bool = False,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Compile a model in place so that it trains as the configuration says, and return the same module.
+
+    Compilation happens at the first call, as with ``torch.compile``. Compiling a model again replaces what was there.
+
+    Args:
+        model: any module; its state-dict keys, type, hooks and device moves stay as they were.
+        cfg: a path to a YAML file, YAML text, a mapping, or a ``MemoptConfig``.
+        backend: what lowers the graphs: ``"inductor"``, ``"aot_eager"``, any name torch.compile knows whose backend runs
+            AOTAutograd, an object made by ``aot_autograd(...)``, or a callable ``(graph, example_inputs) -> callable``
+            that is given the forward and the backward graph.
+        scope: ``"model"``: one graph for the whole model.
+        layers: where the layers are, if they can't be told: a module path, or several, numbered through in that order.
+        pipeline_parallel_size: how many pipeline stages the training has; swap works with one.
+        strict: make every warning an error.
+        fullgraph: as for ``torch.compile``: an error where the graph breaks.
+        dynamic: as for ``torch.compile``.
+        options: inductor's configuration patches.
+
+    Raises:
+        ConfigError: the configuration is wrong, by itself or for this model; every problem is listed.
+        LayersError: the layers can't be told, or are not where ``layers`` says.
+        ValueError, TypeError: an argument is wrong; the message names it and what is allowed.
+
+    With ``strict``, calling the model raises ``PolicyNotApplied`` where a part of the configuration had no effect.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: found {type(model).__name__}; allowed: a torch.nn.Module.")
+    if isinstance(model, torch_bridge.OptimizedModule):
+        raise TypeError(
+            "model: found the result of torch.compile(model); allowed: the module itself. Pass model._orig_mod: "
+            "compile_with_memopt compiles it."
+        )
+    check_backend(backend, options)
+    config = load_config(cfg)
+    _refuse_what_is_not_available(config, scope)
+    plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
+    settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None)
+    before = model.__dict__.get("forward")
+    original = before.original if isinstance(before, CompiledForward) else before
+    forward = CompiledForward(model, settings, original)
+    replaced = getattr(model, "_compiled_call_impl", None) is not None
+    if replaced:
+        model._compiled_call_impl = None
+    object.__setattr__(model, "forward", forward)
+    note = ["model.compile() was called before; compile_with_memopt replaces what it compiled."] if replaced else []
+    forward.session.say([*plan.warnings, *note])
+    return model
+
+
+def trace(
+    model: nn.Module,
+    cfg: ConfigSource,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: Backend = "inductor",
+    layers: Layers = None,
+    pipeline_parallel_size: int = 1,
+    strict: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Explanation:
+    """Show what a configuration would do to a model, without lowering or running anything.
+
+    The model is captured and rewritten on fake tensors: no memory is allocated for activations, parameters may lie on the
+    meta device, and neither the model nor the random state changes.
+
+    Args:
+        model: the module, in training mode if training is meant.
+        cfg: as for :func:`compile_with_memopt`.
+        args, kwargs: what the model would be called with.
+        backend, layers, pipeline_parallel_size, strict, dynamic, options: as for :func:`compile_with_memopt`.
+
+    Raises:
+        What :func:`compile_with_memopt` raises.
+    """
+    check_backend(backend, options)
+    config = load_config(cfg)
+    _refuse_what_is_not_available(config, "model")
+    plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
+    session = Session(model, plan, backend, dict(options) if options else None, lowers=False)
+    before = model.__dict__.get("forward")
+    original = before.original if isinstance(before, CompiledForward) else before
+    compiled = _compile(session, original, fullgraph=False, dynamic=dynamic)
+    breaks = torch_bridge.graph_break_reasons()
+    random_state = torch.get_rng_state()
+    try:
+        with torch_bridge.fake_tensors() as fake, torch.enable_grad():
+            compiled(model, *fake(tuple(args)), **fake(dict(kwargs or {})))
+    except torch_bridge.BackendCompilerFailed as error:
+        if isinstance(error.inner_exception, ValueError | AssertionError):
+            raise error.inner_exception from error
+        raise
+    finally:
+        torch.set_rng_state(random_state)
+    texts = [t for c in session.captures if c.rewritten for t in c.rewritten.matched.warnings]
+    texts += session.unapplied(_new(breaks, torch_bridge.graph_break_reasons()))
+    session.say([*plan.warnings, *texts])
+    return explain_session(session)
+
+
+def explain(model: nn.Module) -> Explanation:
+    """Tell what was decided for a compiled model, value by value.
+
+    Works after a warm compile cache too: what the cache spared is derived again, without lowering.
+
+    Args:
+        model: what :func:`compile_with_memopt` returned, after at least one call in training.
+
+    Raises:
+        ValueError: the model was not compiled by memopt, or has not been called with gradients yet.
+    """
+    forward = model.__dict__.get("forward") if isinstance(model, nn.Module) else None
+    if not isinstance(forward, CompiledForward):
+        raise ValueError("model: it was not compiled by memopt. Call compile_with_memopt(model, cfg) first.")
+    if not any(c.trains for c in forward.session.captures):
+        raise ValueError(
+            "model: no graph with a backward has been compiled yet. Call the model once with gradients enabled, or use "
+            "memopt.trace(model, cfg, args) to look before running."
+        )
+    return explain_session(forward.session)
+
+
+def _refuse_what_is_not_available(config: MemoptConfig, scope: str) -> None:
+    if scope not in ("model", "layer"):
+        raise ValueError(f"scope: found {scope!r}; allowed: 'model' or 'layer'.")
+    if scope == "layer":
+        raise ValueError("scope: 'layer' is not available yet; use scope='model'.")
+    off = [
+        Problem(f"{name}.enable", None, "True", "False", f"{name} is checked and resolved, but not available yet.")
+        for name in ("recompute_comm", "swap")
+        if getattr(config, name).enable
+    ]
+    if off:
+        raise ConfigError(off)
+
+
+def _new(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
+    return [reason for reason, count in after.items() if count > before.get(reason, 0)]
+
+
+def _compile(
+    session: Session, original: Callable[..., Any] | None, *, fullgraph: bool, dynamic: bool | None
+) -> Callable[..., Any]:
+    """Compile a forward under a code object of its own: torch counts recompilations, and caches, by code object."""
+    template = _call_class_forward if original is None else _call_instance_forward
+    entry = types.FunctionType(template.__code__.replace(), template.__globals__, template.__name__)
+    if original is not None:
+        entry = functools.partial(entry, original=original)
+    compiled: Callable[..., Any] = torch.compile(entry, backend=session, fullgraph=fullgraph, dynamic=dynamic)
+    return compiled
+
+
+def _call_class_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return type(self).forward(self, *args, **kwargs)
+
+
+def _call_instance_forward(self: nn.Module, *args: Any, original: Callable[..., Any], **kwargs: Any) -> Any:
+    return original(*args, **kwargs)

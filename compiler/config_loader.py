@@ -1,0 +1,113 @@
+"""From a file, a text or a mapping to a `MemoptConfig`, with every problem in one error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from .config import MemoptConfig
+from .config_section import Origin, findings_of
+from .errors import ConfigError, Finding, Loc, Problem, show
+from .yaml_lines import read_yaml, where
+
+Source = str | os.PathLike[str] | Mapping[Any, Any] | MemoptConfig | None
+
+MAX_FILE_BYTES = 16 * 1024**2
+
+
+def load_config(source: Source) -> MemoptConfig:
+    """Read a configuration.
+
+    Args:
+        source: the path of a YAML file; YAML text (a text with a line break or ``": "`` in it that is not the path of a file);
+            a mapping; a `MemoptConfig`, which is returned as it is; or None. An empty file or mapping, and None, switch
+            everything off.
+
+    Raises:
+        ConfigError: it cannot be read, or is wrong; every problem is listed, each with its place and line.
+    """
+    if isinstance(source, MemoptConfig):
+        return source
+    if source is None:
+        return MemoptConfig()
+    if isinstance(source, Mapping):
+        return _validate(source, Origin())
+    if isinstance(source, (str, os.PathLike)):
+        name, text = _text(source)
+        return _parse(text, name)
+    allowed = "the path of a YAML file, YAML text, a mapping or a MemoptConfig"
+    raise ConfigError([Problem("configuration", None, show(source), allowed)])
+
+
+def _text(source: str | os.PathLike[str]) -> tuple[str | None, str]:
+    """The name of the file, if it is one, and the YAML text."""
+    name = os.fspath(source)
+    if not isinstance(name, str):
+        name = os.fsdecode(name)
+    looks_like_text = isinstance(source, str) and ("\n" in source or ": " in source)
+    if looks_like_text and not _is_file(name):
+        return None, name
+    allowed = "the path of a YAML file"
+    try:
+        path = Path(name)
+        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError([Problem("configuration", None, f"more than {MAX_FILE_BYTES} bytes", "a YAML file")], name)
+        return name, path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        hint = "YAML text is told from a path by a line break or ': ' in it." if isinstance(source, str) else ""
+        problem = Problem("configuration", None, f"no file at {show(name)}", allowed, hint)
+    except UnicodeDecodeError as error:
+        problem = Problem("configuration", None, f"bytes that are not UTF-8 text (at byte {error.start})", allowed)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        problem = Problem("configuration", None, f"{show(name)}, which cannot be read ({reason})", allowed)
+    raise ConfigError([problem], name if name.isprintable() else None)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _parse(text: str, source: str | None) -> MemoptConfig:
+    try:
+        data, lines, duplicates = read_yaml(text)
+    except yaml.YAMLError as error:
+        found, line = where(error)
+        raise ConfigError([Problem("configuration", line, f"invalid YAML ({found})", "one YAML document")], source) from None
+    except RecursionError:
+        raise ConfigError([Problem("configuration", None, "YAML that is nested too deeply")], source) from None
+    except ValueError as error:
+        raise ConfigError([Problem("configuration", None, f"invalid YAML ({error})", "one YAML document")], source) from None
+    return _validate({} if data is None else data, Origin(source, lines, data), duplicates)
+
+
+def _validate(data: object, origin: Origin, duplicates: list[Finding] | None = None) -> MemoptConfig:
+    findings = list(duplicates or ())
+    plain = _plain(data)
+    try:
+        config = MemoptConfig.model_validate(plain)
+    except ValidationError as error:
+        findings += findings_of(error)
+    if findings:
+        raise ConfigError([finding.problem(origin.lines) for finding in findings], origin.source)
+    return config.with_origin(Origin(origin.source, origin.lines, plain))
+
+
+
+def _plain(data: object, depth: int = 0) -> object:
+    """Mappings of any class as dicts; anything else as it is, for the fields' own parsers to judge."""
+    if depth > 8 or isinstance(data, (str, BaseModel)):
+        return data
+    if isinstance(data, Mapping):
+        return {key: _plain(value, depth + 1) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_plain(item, depth + 1) for item in data]
+    return data

@@ -1,0 +1,260 @@
+"""What was decided, and why, with bytes. Read-only: nothing here changes a graph that is lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..passes.joint import JointGraph, decision_of
+from ..passes.operators import is_symbolic, producer, storage_root, target_names
+from ..passes.policy import Action
+from ..passes.verify import computed_again, saved_values
+from .cost import flops, nbytes, shape_of
+from .explain_table import render
+from .pipeline import Rewritten, split_without_memopt
+
+if TYPE_CHECKING:
+    from .session import Session
+
+BY_TORCH = {
+    Action.SAVE: "no rule: torch's partitioner saves it",
+    Action.RECOMPUTE: "no rule: torch's partitioner recomputes it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRow:
+    """One value that the backward needs from the forward.
+
+    Attributes:
+        graph: the number of the captured graph.
+        name: the node's name in ``graphs[graph].joint`` (and in the forward and backward graphs).
+        layer: its layer's number; None outside the layer stacks.
+        path: its module path, relative to the layer or else to the model.
+        op: the operator, as ``exclude_op`` can name it.
+        shape: its sizes; a size that only a run can tell is its symbol.
+        dtype: its element type.
+        bytes: the bytes of its elements; None when a size is unknown. For a dynamic size, that of the first call.
+        kind: ``activation``, ``parameter`` (or computed from nothing but views of one), ``input``, or ``random state``.
+        action: ``save``, ``recompute`` or ``offload``: what happens.
+        rule: the rule that decided, as the configuration names it; empty where torch chose.
+        reason: why, as a clause.
+    """
+
+    graph: int
+    name: str
+    layer: int | None
+    path: str
+    op: str
+    shape: tuple[int | str, ...]
+    dtype: str
+    bytes: int | None
+    kind: str
+    action: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTotal:
+    """What a layer's activations cost.
+
+    Attributes:
+        layer: the layer's number; None for everything outside the layer stacks.
+        saved_before: bytes that plain ``torch.compile`` saves for backward, each storage counted once, where it is produced.
+        saved_after: the same under the configuration.
+        recomputed: how many operators run again in the backward.
+        recomputed_flops: floating-point operations of the matrix products, convolutions and attention among them, as
+            ``torch.utils.flop_counter`` counts.
+        unknown: how many saved values have a size that only a run can tell; their bytes are in no sum.
+    """
+
+    layer: int | None
+    saved_before: int
+    saved_after: int
+    recomputed: int
+    recomputed_flops: int
+    unknown: int
+
+
+class GraphExplanation:
+    """One captured graph: the decided joint graph, and the forward and backward that it was split into.
+
+    Attributes:
+        number: its place among the model's captured graphs.
+        joint: nodes carry their decision in ``node.meta["memopt"]``.
+        forward: the forward graph, before the backend's own changes.
+        backward: the backward graph, before the backend's own changes.
+    """
+
+    def __init__(self, number: int, rewritten: Rewritten) -> None:
+        self.number = number
+        self.joint: GraphModule = rewritten.joint.module
+        self.forward = rewritten.forward
+        self.backward = rewritten.backward
+        self._facts = rewritten.joint
+
+    @cached_property
+    def values(self) -> tuple[ValueRow, ...]:
+        """One row per value that the backward needs, in the order of the forward."""
+        joint = self._facts
+        saved = saved_values(joint, self.forward)
+        crossing = {own for _, own in saved if own is not None}
+        rows = [
+            _row(self.number, node, joint, saved=node in crossing)
+            for node in joint.graph.nodes
+            if _is_value(node, joint) and (node in crossing or joint.read_by_backward(node))
+        ]
+        return (*rows, *(_state_row(self.number, node) for node, own in saved if own is None))
+
+    @cached_property
+    def totals(self) -> tuple[LayerTotal, ...]:
+        """One entry per layer in this graph, and one for the rest."""
+        joint = self._facts
+        before, _ = _saved_by_layer(joint, split_without_memopt(joint)[0])
+        after, unknown = _saved_by_layer(joint, self.forward)
+        again = computed_again(joint, self.backward)
+        count: dict[int | None, int] = {}
+        work: dict[int | None, int] = {}
+        for node in joint.graph.nodes:
+            decision = decision_of(node)
+            decided = decision is not None and decision.action is Action.RECOMPUTE
+            if node in joint.backward or node.op != "call_function" or not (node in again or decided):
+                continue
+            layer = _layer(node, joint)
+            count[layer] = count.get(layer, 0) + 1
+            work[layer] = work.get(layer, 0) + flops(node)
+        layers = {*before, *after, *count, *(s.layer for s in joint.scopes.values())}
+        return tuple(
+            LayerTotal(n, before.get(n, 0), after.get(n, 0), count.get(n, 0), work.get(n, 0), unknown.get(n, 0))
+            for n in sorted(layers, key=lambda n: (n is None, n or 0))
+        )
+
+
+class Explanation:
+    """What was decided for a model, value by value; ``str()`` is a table for people.
+
+    Attributes:
+        graphs: the captured graphs that have a backward, in the order of capture.
+        warnings: everything the user was told about the configuration.
+    """
+
+    def __init__(self, graphs: tuple[GraphExplanation, ...], warnings: tuple[str, ...]) -> None:
+        self.graphs = graphs
+        self.warnings = warnings
+
+    @property
+    def values(self) -> tuple[ValueRow, ...]:
+        """One row per value that a backward needs, in the order of the forward."""
+        return tuple(row for graph in self.graphs for row in graph.values)
+
+    @cached_property
+    def totals(self) -> tuple[LayerTotal, ...]:
+        """Per layer, summed over the graphs: bytes saved before and after, operators and FLOPs that run again."""
+        sums: dict[int | None, list[int]] = {}
+        for graph in self.graphs:
+            for t in graph.totals:
+                own = sums.setdefault(t.layer, [0] * 5)
+                parts = (t.saved_before, t.saved_after, t.recomputed, t.recomputed_flops, t.unknown)
+                sums[t.layer] = [a + b for a, b in zip(own, parts, strict=True)]
+        return tuple(LayerTotal(n, *sums[n]) for n in sorted(sums, key=lambda n: (n is None, n or 0)))
+
+    @property
+    def saved_before(self) -> int:
+        """Bytes of activations that plain ``torch.compile`` saves for backward."""
+        return sum(t.saved_before for t in self.totals)
+
+    @property
+    def saved_after(self) -> int:
+        """Bytes of activations saved for backward under the configuration."""
+        return sum(t.saved_after for t in self.totals)
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+def explain_session(session: Session) -> Explanation:
+    """Explain what a session has captured; what torch's compile cache spared is derived again, without lowering."""
+    seen = [session.rewritten(c) for c in session.captures if c.trains]
+    graphs = tuple(GraphExplanation(c.number, c.rewritten) for c in seen if c.rewritten is not None)
+    return Explanation(graphs, tuple(session.said))
+
+
+def _is_value(node: Node, joint: JointGraph) -> bool:
+    return node.op != "output" and node not in joint.backward and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _layer(node: Node, joint: JointGraph) -> int | None:
+    scope = joint.scopes.get(node)
+    return scope.layer if scope is not None else None
+
+
+def _kind(node: Node, joint: JointGraph) -> str:
+    root = storage_root(node)
+    if root.op != "placeholder":
+        return "activation"
+    return "parameter" if root in joint.parameters else "input"
+
+
+def _row(graph: int, node: Node, joint: JointGraph, *, saved: bool) -> ValueRow:
+    action = Action.SAVE if saved else Action.RECOMPUTE
+    decision = decision_of(node)
+    scope = joint.scopes.get(node)
+    kind = _kind(node, joint)
+    rule, reason = "", BY_TORCH[action]
+    if decision is not None and decision.action is action:
+        rule, reason = decision.rule, decision.reason
+    elif kind != "activation":
+        reason = f"{'a parameter or buffer' if kind == 'parameter' else 'an input'}, or a view of one: it is in memory anyway"
+    names = target_names(producer(node))
+    value = node.meta["val"]
+    return ValueRow(
+        graph,
+        node.name,
+        scope.layer if scope is not None else None,
+        scope.path if scope is not None else "",
+        names[0] if names else node.op,
+        shape_of(value),
+        str(value.dtype).removeprefix("torch."),
+        nbytes(value),
+        kind,
+        action.value,
+        rule,
+        reason,
+    )
+
+
+def _state_row(graph: int, node: Node) -> ValueRow:
+    value = node.meta.get("val")
+    shape = shape_of(value) if isinstance(value, torch.Tensor) else ()
+    size = nbytes(value) if isinstance(value, torch.Tensor) else None
+    dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else type(value).__name__
+    reason = "a recomputed random operator starts from it"
+    return ValueRow(graph, node.name, None, "", node.op, shape, dtype, size, "random state", "save", "legalize.random", reason)
+
+
+def _saved_storages(joint: JointGraph, forward: GraphModule) -> Iterator[Node]:
+    saved = (own for _, own in saved_values(joint, forward) if own is not None and not is_symbolic(own))
+    yield from (root for root in dict.fromkeys(storage_root(n) for n in saved) if root.op != "placeholder")
+
+
+def _saved_by_layer(joint: JointGraph, forward: GraphModule) -> tuple[dict[int | None, int], dict[int | None, int]]:
+    sizes: dict[int | None, int] = {}
+    unknown: dict[int | None, int] = {}
+    for root in _saved_storages(joint, forward):
+        layer = _layer(root, joint)
+        value = root.meta.get("val")
+        size = nbytes(value) if isinstance(value, torch.Tensor) else None
+        if size is None:
+            unknown[layer] = unknown.get(layer, 0) + 1
+        else:
+            sizes[layer] = sizes.get(layer, 0) + size
+    return sizes, unknown
+
+
+__all__ = ["Explanation", "GraphExplanation", "LayerTotal", "ValueRow", "explain_session"]

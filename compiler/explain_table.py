@@ -1,0 +1,118 @@
+"""An explanation as a table for people: per layer, then per value, equal values of consecutive layers in one line."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from .explain import Explanation, LayerTotal, ValueRow
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def human_bytes(count: float | None) -> str:
+    """``3.5 MiB``; ``?`` where the size is unknown."""
+    if count is None:
+        return "?"
+    for unit in _UNITS[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def human_count(count: float) -> str:
+    """``1.2 G``; 0 stays ``0``."""
+    for unit in ("", " k", " M", " G", " T", " P"):
+        if abs(count) < 1000:
+            return f"{count:.0f}" if not unit else f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.1f} E"
+
+
+def layer_ranges(layers: Iterable[int]) -> str:
+    """``0-3, 8``, as a configuration writes it."""
+    parts: list[list[int]] = []
+    for n in sorted(set(layers)):
+        if parts and n == parts[-1][1] + 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def tables(explanation: Explanation) -> Group:
+    """The tables of an explanation, for a rich console."""
+    parts: list[RenderableType] = [_layer_table(explanation), _value_table(explanation.values)]
+    parts += [f"warning: {text}" for text in explanation.warnings]
+    return Group(*parts)
+
+
+def render(explanation: Explanation, width: int = 150) -> str:
+    """The tables as plain text, ``width`` characters wide."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, markup=False)
+    console.print(tables(explanation))
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def _layer_table(explanation: Explanation) -> Table:
+    table = Table(title="Activations saved for backward", title_justify="left")
+    for name in ("layer", "torch.compile", "memopt", "operators run again", "FLOPs run again"):
+        table.add_column(name, justify="left" if name == "layer" else "right")
+    rows: dict[tuple[int, ...], list[LayerTotal]] = {}
+    for total in explanation.totals:
+        alike = (total.saved_before, total.saved_after, total.recomputed, total.recomputed_flops, total.unknown)
+        key = alike if total.layer is not None else (*alike, -1)
+        rows.setdefault(key, []).append(total)
+    for totals in rows.values():
+        first = totals[0]
+        numbers = [t.layer for t in totals if t.layer is not None]
+        name = layer_ranges(numbers) + (" (each)" if len(numbers) > 1 else "") if numbers else "outside layers"
+        after = human_bytes(first.saved_after) + (f" + {first.unknown} of unknown size" if first.unknown else "")
+        table.add_row(
+            name, human_bytes(first.saved_before), after, str(first.recomputed), human_count(first.recomputed_flops)
+        )
+    table.add_section()
+    table.add_row(
+        "all",
+        human_bytes(explanation.saved_before),
+        human_bytes(explanation.saved_after),
+        str(sum(t.recomputed for t in explanation.totals)),
+        human_count(sum(t.recomputed_flops for t in explanation.totals)),
+    )
+    return table
+
+
+def _value_table(values: tuple[ValueRow, ...]) -> Table:
+    title = "Values that the backward needs (parameters and inputs left out: they are in memory anyway)"
+    table = Table(title=title, title_justify="left")
+    for name in ("layers", "path", "operator", "shape", "bytes", "action", "rule", "reason"):
+        table.add_column(name, overflow="fold", justify="right" if name == "bytes" else "left")
+    groups: dict[tuple[object, ...], list[ValueRow]] = {}
+    for row in values:
+        if row.kind in ("parameter", "input"):
+            continue
+        shape = " x ".join(str(s) for s in row.shape) + f" {row.dtype}"
+        key = (row.layer is None, row.path, row.op, shape, row.bytes, row.action, row.rule, _reason(row))
+        groups.setdefault(key, []).append(row)
+    for key, rows in groups.items():
+        _, path, op, shape, size, action, rule, reason = key
+        layers = layer_ranges(r.layer for r in rows if r.layer is not None) or "-"
+        numbers = {r.layer for r in rows}
+        per_layer = len(rows) // len(numbers) if len(rows) % len(numbers) == 0 else None
+        times = "" if len(rows) == 1 else f" x {len(rows)}" if per_layer != 1 or None in numbers else f" x {len(numbers)}"
+        cells = (layers, path, op, shape, human_bytes(rows[0].bytes if size is not None else None) + times)
+        table.add_row(*(str(c) for c in (*cells, action, rule, reason)))
+    return table
+
+
+def _reason(row: ValueRow) -> str:
+    """The reason without the node's own number, so that equal layers read equal."""
+    return " ".join(word.rstrip("0123456789").rstrip("_") if "_" in word else word for word in row.reason.split(" "))

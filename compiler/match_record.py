@@ -1,0 +1,47 @@
+"""Which rules a compiled graph met, kept beside torch's compile cache.
+
+On a hit in that cache no pass runs, and a rule that matches nothing would go unmentioned in every process but the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..passes.matched import Matched
+from . import torch_bridge
+
+
+@dataclass(frozen=True)
+class MatchRecord:
+    """What a graph met when it was compiled: the fields of the rules that matched, and the warnings given."""
+
+    rules: frozenset[str]
+    warnings: tuple[str, ...]
+
+
+def write(key: str, matched: Matched) -> None:
+    """Keep what a graph met. A cache that cannot be written costs only the time to find it out again."""
+    path = _path(key)
+    text = json.dumps({"rules": sorted(rule.field for rule in matched.rules), "warnings": matched.warnings})
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(text)
+        unfinished.replace(path)
+
+
+def read(key: str) -> MatchRecord | None:
+    """Read what a graph met when it was compiled; None when nobody knows."""
+    try:
+        found = json.loads(_path(key).read_text())
+        return MatchRecord(frozenset(found["rules"]), tuple(found["warnings"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _path(key: str) -> Path:
+    return Path(torch_bridge.cache_dir()) / "memopt" / f"{key}.json"

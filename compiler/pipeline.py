@@ -1,0 +1,140 @@
+"""The passes in their order, from a joint graph to a verified pair of forward and backward graphs.
+
+Read :func:`rewrite` from top to bottom: it is the whole compiler. To add a pass, add a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Graph, GraphModule, Node
+
+from ..passes.joint import JointGraph
+from ..passes.legalize import legalize
+from ..passes.mark_checkpoint import mark_checkpoint
+from ..passes.mark_exclude import mark_exclude
+from ..passes.mark_recompute import mark_recompute
+from ..passes.matched import Matched
+from ..passes.pin_mutated_inputs import pin_mutated_inputs
+from ..passes.policy import Plan
+from ..passes.tag import tag
+from ..passes.verify import verify
+from . import torch_bridge
+
+
+@dataclass(frozen=True)
+class Source:
+    """A joint graph as AOTAutograd hands it over.
+
+    Attributes:
+        module: the joint graph. It is taken over and changed.
+        inputs: its example inputs.
+        num_fwd_outputs: how many of its outputs the forward returns.
+        static_lifetime_input_indices: which inputs are parameters and buffers; None when unknown.
+    """
+
+    module: GraphModule
+    inputs: Sequence[Any]
+    num_fwd_outputs: int
+    static_lifetime_input_indices: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What the pipeline made of one joint graph.
+
+    Attributes:
+        joint: the decided joint graph, a copy for reading: decisions lie in ``node.meta["memopt"]``.
+        forward: the forward graph, to be lowered; it returns the model's outputs, then the saved values.
+        backward: the backward graph, to be lowered.
+        matched: which rules met something, and warnings.
+    """
+
+    joint: JointGraph
+    forward: GraphModule
+    backward: GraphModule
+    matched: Matched
+
+
+def rewrite(source: Source, plan: Plan, layer_of_path: Mapping[str, int]) -> Rewritten:
+    """Decide, split and verify.
+
+    Args:
+        source: the joint graph.
+        plan: which rule holds in which layer.
+        layer_of_path: module path of a layer -> its number, as the names in this graph have it.
+
+    Raises:
+        VerificationError: the split does not honour a decision.
+    """
+    matched = Matched()
+    budget = torch_bridge.memory_budget_in_force(source.module)
+    if budget is not None:
+        matched.warnings.append(
+            f"activation_memory_budget is {budget}, and has no effect: memopt decides from its configuration, "
+            "and torch decides about the rest as with a budget of 1."
+        )
+        torch_bridge.drop_memory_budgets(source.module)
+    torch_bridge.simplify(source.module)
+
+    joint = facts(source, layer_of_path)
+    if pin_mutated_inputs(joint):
+        joint = facts(source, layer_of_path)
+    mark_checkpoint(joint, torch_bridge.checkpoint_tag)
+    mark_recompute(joint, plan, matched)
+    mark_exclude(joint, plan, matched)
+    legalize(joint, matched, with_rules=any(n.meta.get("memopt") for n in joint.graph.nodes))
+    decided = facts(Source(snapshot(source.module), (), *_shape_of(source)), layer_of_path)
+    tag(joint, _write_tag)
+    forward, backward = torch_bridge.min_cut(
+        source.module, source.inputs, source.num_fwd_outputs, source.static_lifetime_input_indices
+    )
+    verify(decided, forward, backward)
+    return Rewritten(decided, forward, backward, matched)
+
+
+def split_without_memopt(joint: JointGraph) -> tuple[GraphModule, GraphModule]:
+    """Split a copy of a decided joint graph as torch would have without memopt."""
+    copy = snapshot(joint.module)
+    placeholders = copy.graph.find_nodes(op="placeholder")
+    names = {n.name for n in joint.parameters}
+    static = [i for i, n in enumerate(placeholders) if n.name in names]
+    return torch_bridge.min_cut(copy, (), joint.num_fwd_outputs, static)
+
+
+def facts(source: Source, layer_of_path: Mapping[str, int]) -> JointGraph:
+    """Find what passes ask of a joint graph."""
+    placeholders = source.module.graph.find_nodes(op="placeholder")
+    tangents = frozenset(n for n in placeholders if torch_bridge.is_tangent(n))
+    primals = [n for n in placeholders if n not in tangents]
+    static = source.static_lifetime_input_indices or []
+    return JointGraph(
+        module=source.module,
+        layer_of_path=layer_of_path,
+        parameters=frozenset(primals[i] for i in static if i < len(primals)),
+        mutated=frozenset(torch_bridge.mutated_inputs(source.module, source.num_fwd_outputs)),
+        tangents=tangents,
+        num_fwd_outputs=source.num_fwd_outputs,
+    )
+
+
+def snapshot(module: GraphModule) -> GraphModule:
+    """A copy of a graph with the same node names, for reading after the original was lowered."""
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    return GraphModule(module, graph)
+
+
+def _shape_of(source: Source) -> tuple[int, list[int] | None]:
+    return source.num_fwd_outputs, source.static_lifetime_input_indices
+
+
+def _write_tag(node: Node, recompute: bool | None) -> None:
+    if recompute is None:
+        torch_bridge.clear_tag(node)
+    else:
+        torch_bridge.write_tag(node, recompute=recompute)

@@ -1,0 +1,210 @@
+"""From a model and a configuration to the plan: which rule holds in which layer, before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from ..passes.policy import LayerPlan, Plan, Rule, RuleKind
+from .config import MemoptConfig
+from .config_loader import Source, load_config
+from .errors import LayersError, quoted
+from .layer_specs import spoken
+from .layers import Layer, find_layers
+from .paths import relative_module_paths
+from .pattern_matcher import PatternMatcher, nearest_paths
+from .plan_checks import Report, check_no_effect, check_overlap, check_ranges, check_swap
+from .plan_rules import Rules, active_rules
+
+__all__ = ["LayerPlan", "Plan", "ResolvedPlan", "Rule", "RuleKind", "resolve", "unmatched"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPlan(Plan):
+    """A plan that also knows where its patterns name no module.
+
+    Attributes:
+        no_module: rules of ``pending`` that are no error by now but may be: their ``layers`` are those in which the pattern
+            matches no module. Whether it names an operator there, only a graph can tell.
+    """
+
+    no_module: tuple[Rule, ...] = ()
+
+
+def resolve(
+    model: nn.Module,
+    cfg: Source,
+    *,
+    layers: str | Sequence[str] | None = None,
+    pipeline_parallel_size: int = 1,
+    strict: bool = False,
+) -> ResolvedPlan:
+    """Say which rule holds where. Pure: the model is only looked at, may be on the meta device, and nothing is compiled.
+
+    Args:
+        model: any module with one stack of layers, or several named by ``layers``.
+        cfg: a configuration, or anything `load_config` reads.
+        layers: see `find_layers`.
+        pipeline_parallel_size: how many pipeline stages the training uses; swap works with 1 only.
+        strict: make an error of every warning.
+
+    Returns:
+        The plan. Its warnings are sentences, and are not issued; `unmatched` tells which patterns name no module.
+
+    Raises:
+        ConfigError: the configuration is wrong for this model; every problem is listed.
+        LayersError: the layers are not found. A configuration that switches everything off needs none.
+    """
+    config = load_config(cfg)
+    rules = active_rules(config)
+    try:
+        stack = find_layers(model, layers)
+    except LayersError:
+        if layers is not None or rules or config.swap.enable:
+            raise
+        stack = ()
+    report = Report(config)
+    check_no_effect(config, report)
+    check_swap(config, len(stack), pipeline_parallel_size, report)
+    check_ranges(config, rules, len(stack), report)
+    rules = rules.within(len(stack))
+    resolver = _Resolver(config, stack, rules)
+    check_overlap(rules, resolver.recomputed, resolver.swapped, report)
+    resolver.warn(report)
+    report.finish(strict)
+    return ResolvedPlan(
+        layers=resolver.layer_plans(),
+        pending=tuple(resolver.pending),
+        exclude=tuple(rules.exclude(len(stack))),
+        warnings=report.warnings,
+        hints=resolver.hints,
+        strict=strict,
+        no_module=tuple(resolver.no_module),
+    )
+
+
+def unmatched(plan: Plan) -> tuple[str, ...]:
+    """A sentence for every pattern that matches no module in some of its layers, for use before there is a graph."""
+    sentences = []
+    for rule in plan.no_module if isinstance(plan, ResolvedPlan) else ():
+        near = ", ".join(plan.hints.get(rule.pattern, ()))
+        sentences.append(
+            f"{rule.field} matches no module in {spoken(rule.layers)}; unless it names an operator, which is checked when the "
+            f"graph is compiled, it has no effect{' there' if rule.layers != _named_layers(plan, rule) else ''}."
+            f"{' Nearest paths: ' if near else ''}{near}{'.' if near else ''}"
+        )
+    return tuple(sentences)
+
+
+class _Resolver:
+    """Matches the rules' patterns against the modules of every layer.
+
+    Attributes:
+        recomputed: for each layer, path -> the rule that recomputes it; a path within another one is left out.
+        swapped: the same for swap.
+        pending: the rules to be looked for among operators.
+        no_module: as in `ResolvedPlan`.
+        hints: as in `Plan`.
+    """
+
+    def __init__(self, config: MemoptConfig, stack: Sequence[Layer], rules: Rules) -> None:
+        self.config = config
+        self.stack = stack
+        self.rules = rules
+        self.matcher = PatternMatcher()
+        self.paths = [relative_module_paths(layer.module) for layer in stack]
+        self.recomputed = self._cover(rules.recompute_full, rules.recompute_select)
+        self.swapped = self._cover(rules.swap_layer, rules.swap_op)
+        self.pending: list[Rule] = []
+        self.no_module: list[Rule] = []
+        self.hints: dict[str, tuple[str, ...]] = {}
+        for rule, whole in rules.patterns():
+            self._look_for(rule, whole)
+
+    def _cover(self, whole: Sequence[Rule], patterns: Sequence[Rule]) -> list[dict[str, Rule]]:
+        """For each layer, the paths the rules name, without those that lie within another; the first rule counts."""
+        found: list[dict[str, Rule]] = [{} for _ in self.stack]
+        for rule in whole:
+            for layer in rule.layers:
+                found[layer].setdefault("", rule)
+        for rule in patterns:
+            for layer in rule.layers:
+                if "" not in found[layer]:
+                    for path in self.matcher.matched(rule.pattern, self.paths[layer]):
+                        found[layer].setdefault(path, rule)
+        return [{path: named[path] for path in sorted(named, key=_natural) if not _is_covered(path, named)} for named in found]
+
+    def _look_for(self, rule: Rule, whole: Sequence[Rule]) -> None:
+        """Decide where a pattern is still to be looked for, and note where it names no module."""
+        covered = {layer for other in whole for layer in other.layers}
+        open_layers = tuple(layer for layer in rule.layers if layer not in covered)
+        missing = [layer for layer in open_layers if not self.matcher.matched(rule.pattern, self.paths[layer])]
+        if open_layers and not self.matcher.given_up(rule.pattern) and rule.kind is not RuleKind.EXCLUDE_OP:
+            self.pending.append(replace(rule, layers=open_layers))
+            if missing and rule.kind is not RuleKind.RECOMPUTE_COMM:
+                self.no_module.append(replace(rule, layers=tuple(missing)))
+        if missing:
+            paths = [path for layer in missing for path in self.paths[layer]]
+            self.hints.setdefault(rule.pattern, nearest_paths(rule.pattern, paths))
+
+    def warn(self, report: Report) -> None:
+        """Report timeouts, and communication patterns that name modules."""
+        for rule, whole in self.rules.patterns():
+            if complaint := self.matcher.complaint(rule.pattern):
+                report.warn(self.rules.loc(rule), complaint, name=rule.field)
+            if rule.kind is RuleKind.RECOMPUTE_COMM:
+                self._warn_of_cells(rule, {layer for other in whole for layer in other.layers}, report)
+
+    def _warn_of_cells(self, rule: Rule, covered: set[int], report: Report) -> None:
+        cells: dict[str, list[int]] = {}
+        for layer in rule.layers:
+            for path in self.matcher.matched(rule.pattern, self.paths[layer]) if layer not in covered else ():
+                cells.setdefault(path, []).append(layer)
+        if cells:
+            named = "; ".join(f"module {quoted(path)} in {spoken(cells[path])}" for path in sorted(cells, key=_natural))
+            report.warn(
+                self.rules.loc(rule),
+                f"{quoted(rule.pattern)} is expected to be operation but got cell, this configuration will not be effective: it matches "
+                f"{named}. Operators below a module are matched by their own paths",
+                name=rule.field,
+            )
+
+    def layer_plans(self) -> tuple[LayerPlan, ...]:
+        """One entry per layer."""
+        ahead = self.config.swap.default_prefetch
+        swapping = {layer for rule in (*self.rules.swap_layer, *self.rules.swap_op) for layer in rule.layers}
+        plans = []
+        for layer, recomputed, swapped in zip(self.stack, self.recomputed, self.swapped, strict=True):
+            plans.append(
+                LayerPlan(
+                    index=layer.index,
+                    path=layer.path,
+                    recompute_full="" in recomputed,
+                    recompute=tuple(path for path in recomputed if path),
+                    swap_full="" in swapped,
+                    swap=tuple(path for path in swapped if path),
+                    prefetch_at=layer.index + ahead if layer.index in swapping else None,
+                    rules={**recomputed, **swapped},
+                )
+            )
+        return tuple(plans)
+
+
+def _named_layers(plan: Plan, rule: Rule) -> tuple[int, ...]:
+    return next((other.layers for other in plan.pending if other.field == rule.field), ())
+
+
+def _is_covered(path: str, named: Mapping[str, Rule]) -> bool:
+    if not path:
+        return False
+    parts = path.split(".")
+    return any(".".join(parts[:end]) in named for end in range(len(parts)))
+
+
+def _natural(path: str) -> tuple[tuple[int, str], ...]:
+    """Sorts ``experts.2`` before ``experts.10``."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in path.split("."))
+
+

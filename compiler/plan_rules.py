@@ -1,0 +1,104 @@
+"""The rules that a configuration switches on, with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from ..passes.policy import Rule, RuleKind
+from .config import MemoptConfig
+from .errors import Loc, field_name, quoted
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules in force, by what they do. A list of ``exclude_op`` names every layer, so it has no numbers yet."""
+
+    recompute_full: tuple[Rule, ...] = ()
+    recompute_select: tuple[Rule, ...] = ()
+    recompute_comm: tuple[Rule, ...] = ()
+    swap_layer: tuple[Rule, ...] = ()
+    swap_op: tuple[Rule, ...] = ()
+    exclude_literal: tuple[Rule, ...] = ()
+    exclude_pattern: tuple[Rule, ...] = ()
+    locs: Mapping[str, Loc] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return any(self.all())
+
+    def all(self) -> Iterator[Rule]:
+        """Every rule."""
+        for part in fields(self):
+            if part.name != "locs":
+                yield from getattr(self, part.name)
+
+    def loc(self, rule: Rule) -> Loc:
+        """Where the rule stands in the configuration."""
+        return self.locs[rule.field]
+
+    def within(self, num_layers: int) -> Rules:
+        """The same rules without layers that the model does not have."""
+        kept = {
+            part.name: tuple(
+                replace(rule, layers=tuple(layer for layer in rule.layers if layer < num_layers)) for rule in getattr(self, part.name)
+            )
+            for part in fields(self)
+            if part.name != "locs"
+        }
+        return Rules(**kept, locs=self.locs)
+
+    def patterns(self) -> Iterator[tuple[Rule, Sequence[Rule]]]:
+        """The rules over paths, each with the rules over whole layers that leave it nothing to do there."""
+        for rule in (*self.recompute_select, *self.recompute_comm):
+            yield rule, self.recompute_full
+        for rule in self.swap_op:
+            yield rule, self.swap_layer
+        for rule in self.exclude_pattern:
+            yield rule, ()
+
+    def exclude(self, num_layers: int) -> Iterator[Rule]:
+        """The rules of ``exclude_op``, with the layers of the model."""
+        every = tuple(range(num_layers))
+        yield from (replace(rule, layers=every) for rule in self.exclude_literal)
+        yield from self.exclude_pattern
+
+
+def active_rules(config: MemoptConfig) -> Rules:
+    """The rules of the sections that are enabled."""
+    locs: dict[str, Loc] = {}
+
+    def rule(kind: RuleKind, loc: Loc, pattern: str, layers: tuple[int, ...], *, shown: str = "", literal: bool = False) -> Rule:
+        name = field_name(loc) + shown
+        locs[name] = loc
+        return Rule(kind, name, pattern, layers, literal)
+
+    def select(kind: RuleKind, loc: Loc, patterns: Mapping[str, tuple[int, ...]] | None) -> tuple[Rule, ...]:
+        return tuple(rule(kind, (*loc, pattern), pattern, layers) for pattern, layers in (patterns or {}).items())
+
+    recompute, comm, swap = config.recompute, config.recompute_comm, config.swap
+    full = recompute.full_recompute_layer if recompute.mode != "None" else None
+    exclude = recompute.exclude_op if recompute.mode != "None" else None
+    where: Loc = ("recompute", "exclude_op")
+    return Rules(
+        recompute_full=(rule(RuleKind.RECOMPUTE_FULL, ("recompute", "full_recompute_layer"), "", full),) if full else (),
+        recompute_select=select(
+            RuleKind.RECOMPUTE_SELECT, ("recompute", "select_module"), recompute.select_module if recompute.mode == "select" else None
+        ),
+        recompute_comm=select(
+            RuleKind.RECOMPUTE_COMM, ("recompute_comm", "select_module"), comm.select_module if comm.enable else None
+        ),
+        # The specification reads the first entry only.
+        swap_layer=tuple(
+            rule(RuleKind.SWAP_LAYER, ("swap", "layer_swap", index), "", entry.layers)
+            for index, entry in enumerate((swap.layer_swap or ())[:1] if swap.enable else ())
+        ),
+        swap_op=tuple(
+            rule(RuleKind.SWAP_OP, ("swap", "op_swap", index), entry.op_name, entry.layers, shown=f"[{quoted(entry.op_name)}]")
+            for index, entry in enumerate((swap.op_swap or ()) if swap.enable else ())
+        ),
+        exclude_literal=tuple(rule(RuleKind.EXCLUDE_OP, (*where, text), text, (), literal=True) for text in exclude)
+        if isinstance(exclude, tuple)
+        else (),
+        exclude_pattern=select(RuleKind.EXCLUDE_OP, where, exclude) if isinstance(exclude, Mapping) else (),
+        locs=locs,
+    )

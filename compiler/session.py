@@ -1,0 +1,145 @@
+"""What memopt knows of one compiled model: its plan, its captured graphs, and what the user was told."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule
+
+from ..passes.policy import Plan, Rule
+from . import match_record, torch_bridge
+from .cache_key import cache_key
+from .capture import Capture, capture, same_autocast
+from .errors import MemoptWarning
+from .lowering import Backend, lower, split_only
+
+
+class PolicyNotApplied(RuntimeError):
+    """With ``strict=True``: a part of the configuration had no effect on what was compiled."""
+
+
+@dataclass
+class Session:
+    """The torch.compile backend for one model, and its memory.
+
+    Attributes:
+        plan: which rule holds in which layer.
+        backend: what lowers the two graphs.
+        options: inductor's options, if any.
+        lowers: False to split only, and run the graphs as they are.
+        captures: the graphs seen so far.
+        runs: how often a captured graph has run.
+        said: every warning given so far, once each.
+    """
+
+    model: nn.Module
+    plan: Plan
+    backend: Backend
+    options: dict[str, Any] | None = None
+    lowers: bool = True
+    captures: list[Capture] = field(default_factory=list)
+    runs: int = 0
+    said: list[str] = field(default_factory=list)
+    _met: set[str] = field(default_factory=set)
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
+        """Compile one captured graph: what torch.compile calls."""
+        paths = {layer.path: layer.index for layer in self.plan.layers}
+        seen = capture(len(self.captures), graph, inputs, paths, _tensors(self.model))
+        partition = functools.partial(seen.rewrite, self.plan)
+        key = cache_key(self.plan, graph, seen.layer_of_path)
+        if self.lowers:
+            compiled = lower(self.backend, graph, inputs, partition, key, self.options)
+        else:
+            compiled = split_only(self.backend, graph, inputs, partition, self.options)
+        self.captures.append(seen)
+        if seen.rewritten is not None:
+            seen.graph = seen.inputs = None
+            self._met |= {rule.field for rule in seen.rewritten.matched.rules}
+            match_record.write(key, seen.rewritten.matched)
+        elif seen.trains:
+            self._recall(seen, key)
+
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            return compiled(*args)
+
+        return run
+
+    def rewritten(self, seen: Capture) -> Capture:
+        """The capture with its graphs: made again, without lowering, where torch's cache had spared making them."""
+        if seen.rewritten is None and seen.trains and seen.graph is not None and seen.inputs is not None:
+            with same_autocast(seen):
+                partition = functools.partial(seen.rewrite, self.plan)
+                split_only(self.backend, snapshot_of(seen), seen.inputs, partition, self.options)
+        return seen
+
+    def _recall(self, seen: Capture, key: str) -> None:
+        record = match_record.read(key)
+        if record is None:
+            self.rewritten(seen)
+            assert seen.rewritten is not None
+            self._met |= {rule.field for rule in seen.rewritten.matched.rules}
+        else:
+            self._met |= record.rules
+            self.said += [text for text in record.warnings if text not in self.said]
+
+    # ------------------------------------------------------------ what had no effect
+
+    def unapplied(self, breaks: Sequence[str]) -> list[str]:
+        """What the plan asks for and no captured graph has, as sentences. ``breaks`` are torch's reasons for graph breaks."""
+        covered: set[int] = set().union(*(c.layers for c in self.captures)) if self.captures else set()
+        rules = {rule for layer in self.plan.layers for rule in layer.rules.values()} | set(self.plan.pending)
+        wanted = {i for rule in rules for i in rule.layers}
+        lost = sorted(i for i in wanted if i not in covered)
+        texts = []
+        if lost:
+            paths = ", ".join(f"{i} ({self.plan.layers[i].path})" for i in lost[:8]) + (", ..." if len(lost) > 8 else "")
+            why = f" The graph broke at: {'; '.join(b.splitlines()[0] for b in breaks)}." if breaks else ""
+            texts.append(
+                f"layers {paths} are compiled in graphs that do not name them, and keep torch's own choice.{why} "
+                "Remove what breaks the graph: fullgraph=True shows where."
+            )
+        if any(c.trains for c in self.captures) and not lost:
+            texts += [t for rule in self._unmet() if (t := self._unmatched_text(rule))]
+        return texts
+
+    def _unmet(self) -> list[Rule]:
+        return [rule for rule in (*self.plan.pending, *self.plan.exclude) if rule.field not in self._met]
+
+    def _unmatched_text(self, rule: Rule) -> str:
+        hints = self.plan.hints.get(rule.pattern, ())
+        near = f" Nearest paths: {', '.join(hints)}." if hints else ""
+        kind = "operator of a recomputed region" if rule in self.plan.exclude else "module or operator"
+        return f"{rule.field} did not match any {kind}, and has no effect.{near}"
+
+    def say(self, texts: Sequence[str], *, stacklevel: int = 3) -> None:
+        """Warn about each text once; with ``strict`` raise instead."""
+        new = [t for t in dict.fromkeys(texts) if t not in self.said]
+        self.said += new
+        if new and self.plan.strict:
+            raise PolicyNotApplied("\n".join(new))
+        for text in new:
+            warnings.warn(text, MemoptWarning, stacklevel=stacklevel)
+
+    def after_capture(self, breaks: Sequence[str]) -> None:
+        """Tell the user what the graphs captured so far say about the configuration."""
+        own = [text for c in self.captures if c.rewritten for text in c.rewritten.matched.warnings]
+        self.say([*own, *self.unapplied(breaks)], stacklevel=5)
+
+
+def snapshot_of(seen: Capture) -> GraphModule:
+    """A fresh copy of a captured graph, for a compiler to take over."""
+    from .pipeline import snapshot
+
+    assert seen.graph is not None
+    return snapshot(seen.graph)
+
+
+def _tensors(model: nn.Module) -> dict[str, int]:
+    return {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}

@@ -1,0 +1,313 @@
+"""Everything memopt needs from torch's private modules, behind names that say what is needed.
+
+No other file imports ``torch._functorch``, ``torch._inductor``, ``torch._dynamo``, ``torch._guards`` or
+``torch._subclasses``: a new torch release is checked, and mended, here. Works with torch 2.11 to 2.14.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends import common as dynamo_backends
+from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo.utils import counters
+from torch._functorch.compile_utils import fx_graph_cse
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import CheckpointPolicy
+
+Partition = Callable[..., tuple[GraphModule, GraphModule]]
+Compiled = Callable[..., Any]
+GraphCompiler = Callable[[GraphModule, Sequence[Any]], Compiled]
+
+__all__ = [
+    "BackendCompilerFailed",
+    "FakeTensorMode",
+    "InductorPartitioner",
+    "OptimizedModule",
+    "memory_budget_in_force",
+]
+
+
+# ---------------------------------------------------------------- the joint graph
+
+
+def simplify(joint: GraphModule) -> None:
+    """Remove dead code and common subexpressions, as the partitioner would, so that decisions land on final nodes."""
+    joint.graph.eliminate_dead_code()
+    if functorch_config.cse:
+        joint.graph = fx_graph_cse(joint.graph)
+    joint.recompile()
+
+
+def min_cut(
+    joint: GraphModule, joint_inputs: Sequence[Any], num_fwd_outputs: int, static_lifetime_input_indices: list[int] | None
+) -> tuple[GraphModule, GraphModule]:
+    """Split a simplified joint graph with torch's own min-cut partitioner, obeying the tags on its nodes.
+
+    The activation memory budget is held at 1: below that, torch's solver overrides saved values and redraws random masks.
+    """
+    with functorch_config.patch(cse=False, activation_memory_budget=1.0):
+        return min_cut_rematerialization_partition(
+            joint,
+            joint_inputs,
+            num_fwd_outputs=num_fwd_outputs,
+            static_lifetime_input_indices=static_lifetime_input_indices,
+        )
+
+
+def memory_budget_in_force(joint: GraphModule) -> float | None:
+    """Torch's activation memory budget if somebody set one below 1, globally or around a region of the model."""
+    for node in joint.graph.nodes:
+        custom = node.meta.get("custom")
+        regional = node.meta.get("memory_budget")
+        if isinstance(custom, dict):
+            regional = next((v for k, v in custom.items() if "memory_budget" in str(k)), regional)
+        if isinstance(regional, float):
+            return regional
+    budget = float(functorch_config.activation_memory_budget)
+    return budget if budget < 1 else None
+
+
+def drop_memory_budgets(joint: GraphModule) -> None:
+    """Remove regional memory budgets from the graph: the partitioner would let them override every tag."""
+    for node in joint.graph.nodes:
+        node.meta.pop("memory_budget", None)
+        custom = node.meta.get("custom")
+        if isinstance(custom, dict):
+            node.meta["custom"] = {k: v for k, v in custom.items() if "memory_budget" not in str(k)}
+
+
+def mutated_inputs(joint: GraphModule, num_fwd_outputs: int) -> set[Node]:
+    """The placeholders whose tensors the forward changes in place, whether in the graph or by its caller."""
+    placeholders = {n.meta["desc"]: n for n in joint.graph.find_nodes(op="placeholder") if "desc" in n.meta}
+    (output,) = joint.graph.find_nodes(op="output")
+    mutated = set()
+    for desc in list(output.meta.get("desc", ()))[:num_fwd_outputs]:
+        source = getattr(desc, "mutated_input", None)
+        if type(desc).__name__ == "InputMutationAOTOutput" and source in placeholders:
+            mutated.add(placeholders[source])
+    for node in joint.graph.nodes:
+        if node.op != "call_function" or node.meta.get("partitioner_tag") == "must_be_in_backward":
+            continue
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable or node.meta.get("partitioner_tag") == "is_backward":
+            continue
+        for argument, spec in zip(node.args, schema.arguments, strict=False):
+            written = spec.alias_info is not None and spec.alias_info.is_write
+            if written and isinstance(argument, Node) and argument.op == "placeholder":
+                mutated.add(argument)
+    return mutated
+
+
+def is_tangent(node: Node) -> bool:
+    """Whether a placeholder carries a gradient that arrives at the backward."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
+
+
+def write_tag(node: Node, *, recompute: bool) -> None:
+    """Tell torch's partitioner to recompute the node's value, or never to."""
+    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE if recompute else CheckpointPolicy.MUST_SAVE
+    node.meta.pop("ac_graph_id", None)
+
+
+def clear_tag(node: Node) -> None:
+    """Leave the node to torch's partitioner."""
+    node.meta.pop("recompute", None)
+    node.meta.pop("ac_graph_id", None)
+
+
+def checkpoint_tag(node: Node) -> tuple[bool, int] | None:
+    """What ``torch.utils.checkpoint`` in the user's own code asks for: (recompute?, its region), or None."""
+    policy = node.meta.get("recompute")
+    if not isinstance(policy, CheckpointPolicy):
+        return None
+    recompute = policy in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+    return recompute, int(node.meta.get("ac_graph_id", 0))
+
+
+# ---------------------------------------------------------------- lowering
+
+
+class InductorPartitioner(CustomPartitionerFn):  # type: ignore[misc]
+    """Hands inductor's joint graph to memopt; its ``key`` is part of both of torch's compile-cache keys."""
+
+    def __init__(self, partition: Partition, key: str) -> None:
+        self._partition = partition
+        self._key = key
+
+    def __call__(self, gm: GraphModule, joint_inputs: Sequence[Any], **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        """Split ``gm`` into forward and backward."""
+        kwargs.pop("compiler", None)
+        return self._partition(gm, joint_inputs, **kwargs)
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> InductorPartitioner:
+        # Inductor copies its configuration by value; what was captured is shared.
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Torch's cache keys are digests of pickles: the key says all that matters.
+        return str, (self._key,)
+
+    def uuid(self) -> str:
+        """Return the text by which torch's caches tell one policy from another."""
+        return self._key
+
+
+def compile_inductor(
+    gm: GraphModule, inputs: Sequence[Any], partition: Partition, key: str, options: dict[str, Any] | None
+) -> Compiled:
+    """Compile a captured graph with inductor, split by ``partition``."""
+    patches = {**(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
+    compiled: Compiled = compile_fx(gm, inputs, config_patches=patches)
+    return compiled
+
+
+def _run_as_is(gm: GraphModule, _inputs: Sequence[Any], **_: Any) -> Compiled:
+    boxed: Compiled = make_boxed_func(gm.forward)
+    return boxed
+
+
+def split_inductor(gm: GraphModule, inputs: Sequence[Any], partition: Partition, options: dict[str, Any] | None) -> Compiled:
+    """Do what :func:`compile_inductor` does up to the split, and lower nothing: the graphs run as they are."""
+    patches = {
+        **(options or {}),
+        "custom_partitioner_fn": InductorPartitioner(partition, "split only"),
+        "force_disable_caches": True,
+    }
+    with functorch_config.patch(enable_autograd_cache=False):
+        compiled: Compiled = compile_fx(gm, inputs, inner_compile=_run_as_is, config_patches=patches)
+    return compiled
+
+
+@contextlib.contextmanager
+def _partitioner_replaced(partition: Partition) -> Iterator[list[bool]]:
+    """Within, every backend built on AOTAutograd splits its joint graph with ``partition``. Yields [] or [True] if one did."""
+    original = dynamo_backends.aot_module_simplified
+    used: list[bool] = []
+
+    def aot_module_simplified(*args: Any, **kwargs: Any) -> Any:
+        used[:] = [True]
+        return original(*args, **{**kwargs, "partition_fn": partition})
+
+    with mock.patch.object(dynamo_backends, "aot_module_simplified", aot_module_simplified):
+        yield used
+
+
+def compile_aot_backend(backend: Compiled, gm: GraphModule, inputs: Sequence[Any], partition: Partition) -> Compiled | None:
+    """Compile with a backend that runs AOTAutograd itself, split by ``partition``; None if it turns out not to run it."""
+    with _partitioner_replaced(partition) as used:
+        compiled: Compiled = backend(gm, inputs)
+    return compiled if used else None
+
+
+def compile_graphs(compiler: GraphCompiler, gm: GraphModule, inputs: Sequence[Any], partition: Partition) -> Compiled:
+    """Run AOTAutograd, split by ``partition``, and give the forward and the backward graph to ``compiler``."""
+
+    def boxed(graph: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        compiled = compiler(graph, example_inputs)
+        return compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled)
+
+    backend = dynamo_backends.aot_autograd(fw_compiler=boxed, partition_fn=partition, keep_inference_input_mutations=True)
+    compiled: Compiled = backend(gm, inputs)
+    return compiled
+
+
+def is_aot_backend(backend: object) -> bool:
+    """Whether a callable was made by ``aot_autograd(...)``, and so takes captured graphs and runs AOTAutograd."""
+    return isinstance(backend, dynamo_backends.AotAutograd)
+
+
+def find_backend(name: str) -> Compiled:
+    """The backend that torch.compile knows by this name; raises torch's own error when there is none."""
+    found: Compiled = lookup_backend(name)
+    return found
+
+
+def backend_names() -> list[str]:
+    """Every name that torch.compile takes, debugging backends among them."""
+    return list(torch._dynamo.list_backends(None))
+
+
+# ---------------------------------------------------------------- capture
+
+
+def root_is(gm: GraphModule, inputs: Sequence[Any], tensors: dict[str, int]) -> bool:
+    """Whether ``self`` in a captured graph is the module that owns ``tensors`` (name -> id), judged by its parameters.
+
+    After a graph break torch compiles a layer's own ``forward``, in which ``self`` is the layer: names of that graph then
+    say nothing about the layer's number, and the graph may serve several layers.
+    """
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=False):
+        source = getattr(node, "_dynamo_source", None)
+        if source is None:
+            continue
+        name = source.name if isinstance(source.name, str) else source.name()
+        if not name.startswith("L['self']") or not isinstance(value, torch.Tensor) or "_parameters" not in name:
+            continue
+        path = name.removeprefix("L['self']").replace("._modules['", ".").replace("._parameters['", ".")
+        path = path.replace("']", "").lstrip(".")
+        if path in tensors and tensors[path] != id(value) or path not in tensors:
+            return False
+    return True
+
+
+def fake_inputs(gm: GraphModule) -> list[Any] | None:
+    """Stand-ins for the inputs of a captured graph that hold no memory; None when torch did not record them."""
+    values = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+    return None if any(v is None for v in values) else values
+
+
+def graph_break_reasons() -> dict[str, int]:
+    """Torch's own count of graph breaks so far, by reason."""
+    return dict(counters["graph_break"])
+
+
+def forget_compiled(fn: Callable[..., Any]) -> None:
+    """Drop what torch compiled for this function."""
+    with contextlib.suppress(Exception):
+        torch._dynamo.reset_code(fn.__code__)
+
+
+def cache_dir() -> str:
+    """Where inductor keeps its compile caches."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir as inductor_cache_dir
+
+    return str(inductor_cache_dir())
+
+
+def inductor_option_names() -> frozenset[str]:
+    """The names inductor's ``options`` accepts."""
+    return frozenset(inductor_config.get_config_copy())
+
+
+@contextlib.contextmanager
+def fake_tensors() -> Iterator[Callable[[Any], Any]]:
+    """Within, operators run on fake tensors; yields what turns the tensors of any nested value into fake ones."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(value: Any) -> Any:
+        return tree_map_only(torch.Tensor, lambda t: t if is_fake(t) else mode.from_tensor(t), value)
+
+    with mode:
+        yield fake
+
+
+def size_hint(size: int | torch.SymInt) -> int | None:
+    """A size as it was in the call that was captured; None where only a run can tell."""
+    if isinstance(size, int):
+        return size
+    node = size.node
+    return int(node.hint) if node.has_hint() else None

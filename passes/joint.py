@@ -1,0 +1,114 @@
+"""The joint forward-backward graph with the facts that passes ask about it, each found once, in linear time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch.fx import Graph, GraphModule, Node
+
+from .operators import is_mutating, is_seed, is_symbolic
+from .policy import Action, Decision
+from .scopes import Scope, find_scope
+
+_KEY = "memopt"
+_BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
+
+
+def decision_of(node: Node) -> Decision | None:
+    """What was decided about the node, if anything was."""
+    return node.meta.get(_KEY)
+
+
+def decide(node: Node, decision: Decision | None) -> None:
+    """Record what happens to the node; None leaves it to torch's partitioner."""
+    if decision is None:
+        node.meta.pop(_KEY, None)
+    else:
+        node.meta[_KEY] = decision
+
+
+def is_recomputed(node: Node) -> bool:
+    """Whether it was decided to recompute the node."""
+    decision = decision_of(node)
+    return decision is not None and decision.action is Action.RECOMPUTE
+
+
+def region_of(node: Node) -> int | None:
+    """The region the node is recomputed with, if it is."""
+    decision = decision_of(node)
+    return decision.region if decision is not None else None
+
+
+@dataclass
+class JointGraph:
+    """A joint graph and what is known of it. Passes read it and write decisions; none edits an edge.
+
+    Attributes:
+        module: the joint graph; its nodes run forward, then backward.
+        layer_of_path: module path of a layer -> its number. Empty for a graph whose names do not start at the model.
+        parameters: placeholders that live as long as the model does.
+        mutated: placeholders whose tensors the forward changes in place.
+        num_fwd_outputs: how many of the graph's outputs the forward returns.
+        tangents: placeholders that carry the gradients which arrive at the backward.
+    """
+
+    module: GraphModule
+    layer_of_path: Mapping[str, int]
+    parameters: frozenset[Node]
+    mutated: frozenset[Node]
+    tangents: frozenset[Node]
+    num_fwd_outputs: int
+    backward: set[Node] = field(init=False)
+    scopes: dict[Node, Scope] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backward = set()
+        for node in self.graph.nodes:
+            if (
+                node in self.tangents
+                or node.meta.get("partitioner_tag") in _BACKWARD_TAGS
+                or any(i in self.backward for i in node.all_input_nodes)
+            ) and node.op != "output":
+                self.backward.add(node)
+        found = ((n, find_scope(n, self.layer_of_path)) for n in self.graph.nodes if n not in self.backward)
+        self.scopes = {n: scope for n, scope in found if scope is not None}
+        self._adopt_nameless()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph itself."""
+        return self.module.graph
+
+    @property
+    def forward_outputs(self) -> list[Node]:
+        """The nodes that the forward returns."""
+        (output,) = self.graph.find_nodes(op="output")
+        returned = output.args[0]
+        assert isinstance(returned, list | tuple)
+        return [n for n in returned[: self.num_fwd_outputs] if isinstance(n, Node)]
+
+    def forward_operators(self) -> Iterator[Node]:
+        """The operators of the forward whose values can be decided about, in order."""
+        for node in self.graph.nodes:
+            if node.op != "call_function" or node in self.backward:
+                continue
+            if not (is_mutating(node) or is_seed(node) or is_symbolic(node)):
+                yield node
+
+    def read_by_backward(self, node: Node) -> bool:
+        """Whether a node of the backward reads the value directly."""
+        return any(user in self.backward for user in node.users)
+
+    def forward_users(self, node: Node) -> Iterable[Node]:
+        """The nodes of the forward that read the value; the graph's output is not one."""
+        return (u for u in node.users if u not in self.backward and u.op != "output")
+
+    def _adopt_nameless(self) -> None:
+        """Give a node that a graph rewrite left without a name the scope that all its forward users share."""
+        for node in reversed(self.graph.nodes):
+            if node.op != "call_function" or node in self.backward or node in self.scopes:
+                continue
+            scopes = {self.scopes.get(user) for user in self.forward_users(node)}
+            if len(scopes) == 1 and (scope := scopes.pop()) is not None and scope.layer is not None:
+                self.scopes[node] = Scope(scope.layer, scope.path, scope.chain, "", "")

@@ -1,0 +1,44 @@
+"""Change every decision that would be wrong or wasteful, each with its reason.
+
+The order matters: what must be kept comes first, then what crosses the border of a region, and last what nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..joint import JointGraph
+from ..matched import Matched
+from .boundaries import keep_what_leaves_a_region
+from .collectives import decide_collective_with_wait
+from .effects import keep_effects
+from .indices import keep_chosen_indices
+from .mutation import keep_reads_of_mutated_inputs
+from .parameters import recompute_what_parameters_give
+from .random import keep_or_replay_random
+from .tuples import decide_tuples_as_one
+from .unneeded import drop_what_backward_does_not_need
+
+Legalization = Callable[[JointGraph, Matched], None]
+
+ALWAYS: tuple[Legalization, ...] = (keep_or_replay_random, keep_reads_of_mutated_inputs)
+"""What holds without any rule too: torch's own choice would be wrong there."""
+
+WITH_RULES: tuple[Legalization, ...] = (
+    decide_tuples_as_one,
+    decide_collective_with_wait,
+    keep_or_replay_random,
+    keep_chosen_indices,
+    keep_effects,
+    recompute_what_parameters_give,
+    keep_reads_of_mutated_inputs,
+    keep_what_leaves_a_region,
+    drop_what_backward_does_not_need,
+)
+"""What holds when rules have marked the graph."""
+
+
+def legalize(joint: JointGraph, matched: Matched, *, with_rules: bool) -> None:
+    """Run the legalizations in their order. Running them twice changes nothing more."""
+    for rule in WITH_RULES if with_rules else ALWAYS:
+        rule(joint, matched)

@@ -1,0 +1,73 @@
+"""Mark what ``exclude_op`` keeps: inside recomputed regions, the outputs of the named operators.
+
+    exclude_op: [MatMul]
+
+    fc1   = addmm(norm)        RECOMPUTE  ->  SAVE
+    gelu  = gelu(fc1)          RECOMPUTE
+    fc2   = addmm(gelu)        RECOMPUTE  ->  SAVE
+
+A function the user called may have become several operators; only what leaves it is its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.fx import Node
+
+from .joint import JointGraph, is_recomputed
+from .keep import keep
+from .mark_recompute import operator_paths
+from .matched import Matched
+from .matching import MatchTimeout, fullmatch
+from .operators import function_names, simplified, target_names
+from .policy import Plan, Rule
+from .scopes import Scope
+
+
+def mark_exclude(joint: JointGraph, plan: Plan, matched: Matched) -> None:
+    """Turn RECOMPUTE into SAVE for the outputs of operators that ``exclude_op`` names."""
+    if not plan.exclude:
+        return
+    for node in list(joint.forward_operators()):
+        if not is_recomputed(node):
+            continue
+        scope = joint.scopes[node]
+        found = _first_match(joint, node, scope, plan.exclude, matched)
+        if found is None:
+            continue
+        rule, name = found
+        matched.rules.add(rule)
+        keep(node, rule.field, f"{name} is excluded from recomputation")
+
+
+def _first_match(
+    joint: JointGraph, node: Node, scope: Scope, rules: tuple[Rule, ...], matched: Matched
+) -> tuple[Rule, str] | None:
+    for rule in rules:
+        if scope.layer not in rule.layers or rule.pattern in matched.timed_out:
+            continue
+        for name in _output_names(joint, node, scope):
+            try:
+                if _matches(rule, scope, name):
+                    return rule, name
+            except MatchTimeout:
+                matched.timed_out.add(rule.pattern)
+                break
+    return None
+
+
+def _output_names(joint: JointGraph, node: Node, scope: Scope) -> Iterator[str]:
+    yield from target_names(node)
+    if any(not _same_call(scope, joint.scopes.get(user)) for user in joint.forward_users(node)):
+        yield from function_names(scope)
+
+
+def _same_call(scope: Scope, other: Scope | None) -> bool:
+    return other is not None and other.call == scope.call and other.chain[-1:] == scope.chain[-1:]
+
+
+def _matches(rule: Rule, scope: Scope, name: str) -> bool:
+    if rule.literal:
+        return simplified(rule.pattern) in simplified(name)
+    return any(fullmatch(rule.pattern, path) for path in operator_paths(scope, (name,)))

@@ -1,0 +1,26 @@
+"""What the rules of a configuration met in the graphs seen so far: the ground for saying what had no effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch.fx import Node
+
+from .policy import Rule
+
+
+@dataclass
+class Matched:
+    """Which rules matched something.
+
+    Attributes:
+        rules: every rule that covered a node.
+        operators: nodes that a rule names as operators, and so forces.
+        timed_out: patterns that took too long on some path, and count as no match from then on.
+        warnings: what the user should hear.
+    """
+
+    rules: set[Rule] = field(default_factory=set)
+    operators: dict[Node, Rule] = field(default_factory=dict)
+    timed_out: set[str] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
