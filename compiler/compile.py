@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import pickle
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from ..passes.policy import Plan
 from . import torch_bridge
@@ -21,8 +23,10 @@ from .explain import Explanation, explain_session
 from .lowering import Backend, check_backend
 from .plan import resolve
 from .session import PolicyNotApplied, Session
+from .stand_in import replaced_meta_tensors
 
 Layers = str | Sequence[str] | None
+_NUMBER = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ def trace(
     strict: bool = False,
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> Explanation:
     """Show what a configuration would do to a model, without lowering or running anything.
 
@@ -175,6 +180,7 @@ def trace(
         model: the module, in training mode if training is meant.
         cfg: as for :func:`compile_with_memopt`.
         args, kwargs: what the model would be called with.
+        device: the device that tensors on the meta device stand for.
         backend, layers, pipeline_parallel_size, strict, dynamic, options: as for :func:`compile_with_memopt`.
 
     Raises:
@@ -191,8 +197,9 @@ def trace(
     breaks = torch_bridge.graph_break_reasons()
     random_state = torch.get_rng_state()
     try:
-        with torch_bridge.fake_tensors() as fake, torch.enable_grad():
-            compiled(model, *fake(tuple(args)), **fake(dict(kwargs or {})))
+        with torch_bridge.fake_tensors(device) as fake, replaced_meta_tensors(model, fake), torch.enable_grad():
+            given = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs or {})))
+            compiled(model, *given[0], **given[1])
     except torch_bridge.BackendCompilerFailed as error:
         if isinstance(error.inner_exception, ValueError | AssertionError):
             raise error.inner_exception from error
@@ -248,9 +255,13 @@ def _new(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
 def _compile(
     session: Session, original: Callable[..., Any] | None, *, fullgraph: bool, dynamic: bool | None
 ) -> Callable[..., Any]:
-    """Compile a forward under a code object of its own: torch counts recompilations, and caches, by code object."""
+    """Compile a forward under a code object of its own.
+
+    By code object torch counts recompilations, and by its name it learns which sizes change: models must not share one.
+    """
     template = _call_class_forward if original is None else _call_instance_forward
-    entry = types.FunctionType(template.__code__.replace(), template.__globals__, template.__name__)
+    name = f"{type(session.model).__name__}_forward_{next(_NUMBER)}"
+    entry = types.FunctionType(template.__code__.replace(co_name=name), template.__globals__, name)
     if original is not None:
         entry = functools.partial(entry, original=original)
     compiled: Callable[..., Any] = torch.compile(entry, backend=session, fullgraph=fullgraph, dynamic=dynamic)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from numbers import Integral
 from typing import TypeVar
 
 from ..passes.matching import compile_pattern
 from .errors import Finding, Findings, did_you_mean, one_of, show
-from .layer_specs import parse_layers
+from .layer_specs import as_integer, parse_layers
 
 T = TypeVar("T")
 
@@ -78,23 +77,25 @@ def parse_directory(raw: object) -> str:
 
 def parse_prefetch(raw: object) -> int:
     """``swap.default_prefetch``; the upper bound depends on the model."""
-    if isinstance(raw, Integral) and not isinstance(raw, bool) and raw >= 1:
-        return int(raw)
+    number = as_integer(raw)
+    if number is not None and number >= 1:
+        return number
     raise Findings(Finding((), show(raw), "1 <= default_prefetch <= num_layers - 1, an integer"))
 
 
 def parse_size(raw: object) -> int:
     """A number of bytes, written as an integer or with a unit."""
-    if isinstance(raw, Integral) and not isinstance(raw, bool) and 0 <= raw <= _MAX_SIZE:
-        return int(raw)
+    number = as_integer(raw)
+    if number is not None and 0 <= number <= _MAX_SIZE:
+        return number
     if isinstance(raw, str) and len(raw) <= 100 and (match := _SIZE.fullmatch(raw)):
-        number, unit = match.groups()
+        amount, unit = match.groups()
         if unit and unit not in UNITS:
             raise Findings(Finding((), show(raw), _SIZE_ALLOWED, did_you_mean(unit, list(UNITS)) or "The unit is not known."))
         scale = UNITS[unit or "B"]
-        if "." in number and scale == 1:
+        if "." in amount and scale == 1:
             raise Findings(Finding((), show(raw), _SIZE_ALLOWED, "There are no parts of a byte."))
-        size = int(float(number) * scale) if "." in number else int(number) * scale
+        size = int(float(amount) * scale) if "." in amount else int(amount) * scale
         if size <= _MAX_SIZE:
             return size
     raise Findings(Finding((), show(raw), _SIZE_ALLOWED))
@@ -160,7 +161,8 @@ def parse_exclude_op(raw: object) -> tuple[str, ...] | dict[str, tuple[int, ...]
             findings.append(Finding((index,), show(item), "the name of an operator, or a part of it, such as 'AllGather'"))
         elif not item.replace("_", "").replace(".", "").strip():
             # Names are compared without these characters, so nothing would be left, and nothing is found everywhere.
-            findings.append(Finding((index,), f"{show(item)}, which every operator's name contains", "a part of an operator's name"))
+            found = f"{show(item)}, which every operator's name contains"
+            findings.append(Finding((index,), found, "a part of an operator's name"))
     if findings:
         raise Findings(*findings)
     return tuple(dict.fromkeys(raw))

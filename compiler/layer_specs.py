@@ -85,8 +85,8 @@ def parse_item(item: object) -> tuple[int, int]:
     Raises:
         Findings: with one finding that says what is wrong with the item.
     """
-    if isinstance(item, Integral) and not isinstance(item, bool):
-        start = end = int(item)
+    if (number := as_integer(item)) is not None:
+        start = end = number
     elif isinstance(item, str) and (match := _ITEM.fullmatch(item)):
         texts = (match.group(1), match.group(2) or match.group(1))
         # Python refuses to convert thousands of digits.
@@ -118,6 +118,13 @@ def _hint(item: object) -> str:
     if "," in item:
         return f"Did you mean the list [{item.strip().strip('[]')[:80]}]?"
     return ""
+
+
+def as_integer(raw: object) -> int | None:
+    """``raw`` as an int if it is an integer of any type; True and False are none."""
+    if isinstance(raw, bool):
+        return None
+    return int(raw) if isinstance(raw, Integral) else None
 
 
 def ranges(layers: Sequence[int]) -> list[tuple[int, int]]:

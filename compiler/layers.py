@@ -96,7 +96,7 @@ def _find(model: nn.Module) -> _Stack:
         raise LayersError(f"several stacks may be meant:\n{_list(rivals)}\n{_PASS}")
     if len(first.classes) > 1:
         raise LayersError(
-            f"the largest stack mixes classes, so it is not clear that its children are the layers:\n{_list(candidates)}\n{_PASS}"
+            f"the largest stack mixes classes, so its children may not be the layers:\n{_list(candidates)}\n{_PASS}"
         )
     return first
 
@@ -203,7 +203,8 @@ def _check_disjoint(stacks: Sequence[_Stack]) -> None:
             within = [path for path, module in walk(other.module) if unwrap(module) is unwrap(stack.module)]
             around = [path for path, module in walk(stack.module) if unwrap(module) is unwrap(other.module)]
             if within or around:
-                raise LayersError(f"layers={stack.path!r} and layers={other.path!r} hold the same modules; name each layer once.")
+                named = f"layers={stack.path!r} and layers={other.path!r}"
+                raise LayersError(f"{named} hold the same modules; name each layer once.")
 
 
 def _others(model: nn.Module) -> str:

@@ -67,7 +67,8 @@ def relative_module_paths(layer: nn.Module) -> tuple[str, ...]:
 
 
 def _wrapped(module: nn.Module) -> nn.Module | None:
-    return next((child for name, child in module._modules.items() if child is not None and _is_wrapper_part(module, name)), None)
+    inner = (child for name, child in module._modules.items() if _is_wrapper_part(module, name))
+    return next((child for child in inner if child is not None), None)
 
 
 def _is_wrapper_part(module: nn.Module | None, name: str) -> bool:

@@ -52,9 +52,8 @@ class PatternMatcher:
         paths = self.timed_out.get(pattern)
         if not paths:
             return ""
-        text = (
-            f"matching the pattern took more than {self.timeout:g} s on {' and '.join(map(show, paths))}, which counts as no match"
-        )
+        slow = " and ".join(map(show, paths))
+        text = f"matching the pattern took more than {self.timeout:g} s on {slow}, which counts as no match"
         if self.given_up(pattern):
             untried = len(self._untried.get(pattern, ()))
             rest = f"{untried} more paths and " if untried else ""
@@ -85,7 +84,8 @@ def nearest_paths(pattern: str, paths: Sequence[str]) -> tuple[str, ...]:
     for path in dict.fromkeys(paths):
         seen = {path.casefold(), path.rpartition(".")[2].casefold()}
         scores[path] = max((SequenceMatcher(None, text, one).ratio() for text in wanted for one in seen), default=0.0)
-    near = sorted((path for path, score in scores.items() if score >= _CUTOFF), key=lambda path: (-scores[path], len(path), path))
+    near = [path for path, score in scores.items() if score >= _CUTOFF]
+    near.sort(key=lambda path: (-scores[path], len(path), path))
     return tuple(near[:_NEAREST]) or tuple(path for path in scores if "." not in path)[:_NEAREST]
 
 

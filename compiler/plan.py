@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..passes.policy import LayerPlan, Plan, Rule, RuleKind
-from .config import MemoptConfig
-from .config_loader import Source, load_config
+from .config import ConfigSource, MemoptConfig, load_config
 from .errors import LayersError, quoted
 from .layer_specs import spoken
 from .layers import Layer, find_layers
@@ -35,7 +34,7 @@ class ResolvedPlan(Plan):
 
 def resolve(
     model: nn.Module,
-    cfg: Source,
+    cfg: ConfigSource,
     *,
     layers: str | Sequence[str] | None = None,
     pipeline_parallel_size: int = 1,
@@ -166,8 +165,8 @@ class _Resolver:
             named = "; ".join(f"module {quoted(path)} in {spoken(cells[path])}" for path in sorted(cells, key=_natural))
             report.warn(
                 self.rules.loc(rule),
-                f"{quoted(rule.pattern)} is expected to be operation but got cell, this configuration will not be effective: it matches "
-                f"{named}. Operators below a module are matched by their own paths",
+                f"{quoted(rule.pattern)} is expected to be operation but got cell, this configuration will not be effective: "
+                f"it matches {named}. Operators below a module are matched by their own paths",
                 name=rule.field,
             )
 
@@ -206,5 +205,3 @@ def _is_covered(path: str, named: Mapping[str, Rule]) -> bool:
 def _natural(path: str) -> tuple[tuple[int, str], ...]:
     """Sorts ``experts.2`` before ``experts.10``."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in path.split("."))
-
-

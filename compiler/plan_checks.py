@@ -54,10 +54,8 @@ def check_no_effect(config: MemoptConfig, report: Report) -> None:
             recomputed.update(*(recompute.select_module or {}).values())
         for pattern, layers in recompute.exclude_op.items():
             if recomputed.isdisjoint(layers):
-                where = spoken(layers)
-                report.warn(
-                    ("recompute", "exclude_op", pattern), f"has no effect: nothing is recomputed in {where}, so nothing is excluded"
-                )
+                text = f"has no effect: nothing is recomputed in {spoken(layers)}"
+                report.warn(("recompute", "exclude_op", pattern), text)
     if not comm.enable and comm.select_module is not None:
         report.warn(("recompute_comm", "select_module"), "has no effect with enable: False")
     if not swap.enable:
@@ -71,10 +69,9 @@ def check_no_effect(config: MemoptConfig, report: Report) -> None:
     if swap.layer_swap and len(swap.layer_swap) > 1:
         first = set(swap.layer_swap[0].layers)
         ignored = sorted({layer for entry in swap.layer_swap[1:] for layer in entry.layers} - first)
-        which = f"{spoken(ignored)} of the other entries {'is' if len(ignored) == 1 else 'are'}" if ignored else "the others are"
-        report.warn(
-            ("swap", "layer_swap"), f"only the first entry is used; {which} ignored. Write all layers into swap.layer_swap[0].layers"
-        )
+        which = f"{spoken(ignored)} of the others" if ignored else "the others"
+        text = f"only the first entry is used; {which} will be ignored. Write all layers into swap.layer_swap[0].layers"
+        report.warn(("swap", "layer_swap"), text)
     if swap.store == "host" and swap.dir is not None:
         report.warn(("swap", "dir"), "has no effect with store: host")
     if swap.store == "disk" and swap.host_limit is not None:
@@ -110,16 +107,12 @@ def check_ranges(config: MemoptConfig, rules: Rules, num_layers: int, report: Re
         loc = (*rules.loc(rule), "layers") if swaps else rules.loc(rule)
         for place, item, end in _written(config, loc, rule.layers):
             if end >= num_layers:
-                report.problem(
-                    place, show(item), f"layer numbers within [0, {num_layers - 1}]: the model has {counted(num_layers, 'layer')}"
-                )
+                allowed = f"layer numbers within [0, {num_layers - 1}]: the model has {counted(num_layers, 'layer')}"
+                report.problem(place, show(item), allowed)
             elif swaps and _prefetch_fits(config, num_layers) and end + ahead >= num_layers:
-                report.problem(
-                    place,
-                    show(item),
-                    f"layers up to {num_layers - 1 - ahead}: the highest layer plus default_prefetch ({ahead}) must be less than "
-                    f"num_layers ({num_layers})",
-                )
+                highest = num_layers - 1 - ahead
+                sum_rule = f"the highest layer plus default_prefetch ({ahead}) must be less than num_layers ({num_layers})"
+                report.problem(place, show(item), f"layers up to {highest}: {sum_rule}")
 
 
 def check_overlap(
@@ -135,7 +128,8 @@ def check_overlap(
             found = f"{quoted(path)} in {spoken(layers)}, where {other.field} swaps {quoted(other_path)}"
         else:
             found = f"{spoken(layers)}, where {other.field} swaps"
-        report.problem(rules.loc(rule), found, "either recompute or swap for a layer, or for a module with its parents and children")
+        allowed = "either recompute or swap for a layer, or for a module with its parents and children"
+        report.problem(rules.loc(rule), found, allowed, name=rule.field)
 
 
 def _pairs(
@@ -159,9 +153,9 @@ def _pairs(
     seen = {(rule.field, other.field) for rule, _, other, _ in modules}
     for rule in (*rules.recompute_select, *rules.recompute_comm):
         for other in rules.swap_op:
-            if rule.pattern == other.pattern and layer in rule.layers and layer in other.layers:
-                if (rule.field, other.field) not in seen:
-                    yield rule, rule.pattern, other, other.pattern
+            both = rule.pattern == other.pattern and layer in rule.layers and layer in other.layers
+            if both and (rule.field, other.field) not in seen:
+                yield rule, rule.pattern, other, other.pattern
 
 
 def _prefetch_fits(config: MemoptConfig, num_layers: int) -> bool:

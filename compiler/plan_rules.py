@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from ..passes.policy import Rule, RuleKind
 from .config import MemoptConfig
@@ -28,9 +28,8 @@ class Rules:
 
     def all(self) -> Iterator[Rule]:
         """Every rule."""
-        for part in fields(self):
-            if part.name != "locs":
-                yield from getattr(self, part.name)
+        yield from (*self.recompute_full, *self.recompute_select, *self.recompute_comm)
+        yield from (*self.swap_layer, *self.swap_op, *self.exclude_literal, *self.exclude_pattern)
 
     def loc(self, rule: Rule) -> Loc:
         """Where the rule stands in the configuration."""
@@ -38,14 +37,20 @@ class Rules:
 
     def within(self, num_layers: int) -> Rules:
         """The same rules without layers that the model does not have."""
-        kept = {
-            part.name: tuple(
-                replace(rule, layers=tuple(layer for layer in rule.layers if layer < num_layers)) for rule in getattr(self, part.name)
-            )
-            for part in fields(self)
-            if part.name != "locs"
-        }
-        return Rules(**kept, locs=self.locs)
+
+        def cut(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+            return tuple(replace(rule, layers=tuple(layer for layer in rule.layers if layer < num_layers)) for rule in rules)
+
+        return Rules(
+            recompute_full=cut(self.recompute_full),
+            recompute_select=cut(self.recompute_select),
+            recompute_comm=cut(self.recompute_comm),
+            swap_layer=cut(self.swap_layer),
+            swap_op=cut(self.swap_op),
+            exclude_literal=self.exclude_literal,
+            exclude_pattern=cut(self.exclude_pattern),
+            locs=self.locs,
+        )
 
     def patterns(self) -> Iterator[tuple[Rule, Sequence[Rule]]]:
         """The rules over paths, each with the rules over whole layers that leave it nothing to do there."""
@@ -67,7 +72,9 @@ def active_rules(config: MemoptConfig) -> Rules:
     """The rules of the sections that are enabled."""
     locs: dict[str, Loc] = {}
 
-    def rule(kind: RuleKind, loc: Loc, pattern: str, layers: tuple[int, ...], *, shown: str = "", literal: bool = False) -> Rule:
+    def rule(
+        kind: RuleKind, loc: Loc, pattern: str, layers: tuple[int, ...], *, shown: str = "", literal: bool = False
+    ) -> Rule:
         name = field_name(loc) + shown
         locs[name] = loc
         return Rule(kind, name, pattern, layers, literal)
@@ -78,15 +85,13 @@ def active_rules(config: MemoptConfig) -> Rules:
     recompute, comm, swap = config.recompute, config.recompute_comm, config.swap
     full = recompute.full_recompute_layer if recompute.mode != "None" else None
     exclude = recompute.exclude_op if recompute.mode != "None" else None
+    modules = recompute.select_module if recompute.mode == "select" else None
+    communication = comm.select_module if comm.enable else None
     where: Loc = ("recompute", "exclude_op")
     return Rules(
         recompute_full=(rule(RuleKind.RECOMPUTE_FULL, ("recompute", "full_recompute_layer"), "", full),) if full else (),
-        recompute_select=select(
-            RuleKind.RECOMPUTE_SELECT, ("recompute", "select_module"), recompute.select_module if recompute.mode == "select" else None
-        ),
-        recompute_comm=select(
-            RuleKind.RECOMPUTE_COMM, ("recompute_comm", "select_module"), comm.select_module if comm.enable else None
-        ),
+        recompute_select=select(RuleKind.RECOMPUTE_SELECT, ("recompute", "select_module"), modules),
+        recompute_comm=select(RuleKind.RECOMPUTE_COMM, ("recompute_comm", "select_module"), communication),
         # The specification reads the first entry only.
         swap_layer=tuple(
             rule(RuleKind.SWAP_LAYER, ("swap", "layer_swap", index), "", entry.layers)
@@ -96,7 +101,9 @@ def active_rules(config: MemoptConfig) -> Rules:
             rule(RuleKind.SWAP_OP, ("swap", "op_swap", index), entry.op_name, entry.layers, shown=f"[{quoted(entry.op_name)}]")
             for index, entry in enumerate((swap.op_swap or ()) if swap.enable else ())
         ),
-        exclude_literal=tuple(rule(RuleKind.EXCLUDE_OP, (*where, text), text, (), literal=True) for text in exclude)
+        exclude_literal=tuple(
+            rule(RuleKind.EXCLUDE_OP, where, text, (), shown=f"[{quoted(text)}]", literal=True) for text in exclude
+        )
         if isinstance(exclude, tuple)
         else (),
         exclude_pattern=select(RuleKind.EXCLUDE_OP, where, exclude) if isinstance(exclude, Mapping) else (),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from rich.table import Table
+from rich.text import Text
 
 from ..passes.policy import LayerPlan, Plan
 from .layer_specs import canonical
@@ -16,16 +17,17 @@ _NOTHING = "-"
 def plan_table(plan: Plan) -> Table:
     """What holds in which layers: one row for each run of consecutive layers with the same plan.
 
-    Rules that may name operators are listed where they found no module; whether they find operators is known once a graph exists.
+    Rules that may name operators are listed where they found no module: whether they find any is known once a graph exists.
     """
     table = Table(title=f"memopt plan, num_layers = {plan.num_layers}")
     for name in ("layers", "modules", "recompute", "swap", "fetched at", "operators looked for", "rules"):
         table.add_column(name, overflow="fold")
     for cells, run in groupby(plan.layers, key=lambda layer: _cells(plan, layer)):
         layers = list(run)
-        table.add_row(_numbers(layer.index for layer in layers), _paths(layers), *cells)
+        _add_row(table, _numbers(layer.index for layer in layers), _paths(layers), *cells)
     for rule in plan.exclude:
-        table.add_row(_numbers(rule.layers), _NOTHING, f"keep {_joined([rule.pattern])}", _NOTHING, _NOTHING, _NOTHING, _joined([rule.field]))
+        kept = f"keep {rule.pattern}"
+        _add_row(table, _numbers(rule.layers), _NOTHING, kept, _NOTHING, _NOTHING, _NOTHING, rule.field)
     return table
 
 
@@ -57,5 +59,9 @@ def _numbers(layers: Iterable[int]) -> str:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    # Brackets would be read as markup.
-    return ", ".join(texts).replace("[", r"\[") or _NOTHING
+    return ", ".join(texts) or _NOTHING
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    # As plain text: the brackets of a pattern would be read as markup.
+    table.add_row(*(Text(cell) for cell in cells))

@@ -23,7 +23,7 @@ class PolicyNotApplied(RuntimeError):
     """With ``strict=True``: a part of the configuration had no effect on what was compiled."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Session:
     """The torch.compile backend for one model, and its memory.
 
@@ -88,6 +88,9 @@ class Session:
         else:
             self._met |= record.rules
             self.said += [text for text in record.warnings if text not in self.said]
+
+    def __repr__(self) -> str:
+        return f"memopt({self.backend!r})"
 
     # ------------------------------------------------------------ what had no effect
 

@@ -25,7 +25,6 @@ from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy
 
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
@@ -294,12 +293,19 @@ def inductor_option_names() -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def fake_tensors() -> Iterator[Callable[[Any], Any]]:
-    """Within, operators run on fake tensors; yields what turns the tensors of any nested value into fake ones."""
+def fake_tensors(device: str) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """Within, operators run on fake tensors; yields what makes a tensor fake. A meta tensor becomes one on ``device``."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def fake(value: Any) -> Any:
-        return tree_map_only(torch.Tensor, lambda t: t if is_fake(t) else mode.from_tensor(t), value)
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if is_fake(tensor) and tensor.device.type != "meta":
+            return tensor
+        if tensor.device.type != "meta":
+            return mode.from_tensor(tensor)
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(made, tensor.requires_grad)
+        return made.requires_grad_(tensor.requires_grad)
 
     with mode:
         yield fake

@@ -1,1 +1,37 @@
-"""memopt."""
+"""memopt: fit PyTorch training into memory by a declarative rewrite of the joint forward-backward graph."""
+
+from .compiler.cache_key import package_version
+from .compiler.compile import compile_with_memopt, explain, trace
+from .compiler.config import MemoptConfig, load_config
+from .compiler.errors import ConfigError, LayersError, MemoptWarning
+from .compiler.explain import Explanation, GraphExplanation, LayerTotal, ValueRow
+from .compiler.plan import resolve
+from .compiler.session import PolicyNotApplied
+from .passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
+from .passes.verify import VerificationError
+
+__version__ = package_version()
+
+__all__ = [
+    "Action",
+    "ConfigError",
+    "Decision",
+    "Explanation",
+    "GraphExplanation",
+    "LayerPlan",
+    "LayerTotal",
+    "LayersError",
+    "MemoptConfig",
+    "MemoptWarning",
+    "Plan",
+    "PolicyNotApplied",
+    "Rule",
+    "RuleKind",
+    "ValueRow",
+    "VerificationError",
+    "compile_with_memopt",
+    "explain",
+    "load_config",
+    "resolve",
+    "trace",
+]

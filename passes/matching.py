@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT = 1.0
 _COUNTED = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}", re.ASCII)
 
 
-class MatchTimeout(Exception):  # noqa: N818 - a limit that was reached, as TimeoutError is named
+class MatchTimeout(Exception):
     """A match took longer than its time limit (seconds).
 
     Attributes:

@@ -16,6 +16,7 @@ from .indices import keep_chosen_indices
 from .mutation import keep_reads_of_mutated_inputs
 from .parameters import recompute_what_parameters_give
 from .random import keep_or_replay_random
+from .tails import recompute_tails
 from .tuples import decide_tuples_as_one
 from .unneeded import drop_what_backward_does_not_need
 
@@ -26,6 +27,7 @@ ALWAYS: tuple[Legalization, ...] = (keep_or_replay_random, keep_reads_of_mutated
 
 WITH_RULES: tuple[Legalization, ...] = (
     decide_tuples_as_one,
+    recompute_tails,
     decide_collective_with_wait,
     keep_or_replay_random,
     keep_chosen_indices,

@@ -15,7 +15,7 @@ from ..operators import producer
 from ..policy import Action
 
 
-def decide_tuples_as_one(joint: JointGraph, _matched: Matched) -> None:
+def decide_tuples_as_one(joint: JointGraph, matched: Matched) -> None:
     """Give each ``getitem`` the decision of its operator; where one of them is saved, all are."""
     for node in joint.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem or node in joint.backward:
@@ -30,3 +30,5 @@ def decide_tuples_as_one(joint: JointGraph, _matched: Matched) -> None:
             decide(node, decision)
         for member in members:
             decide(member, decision)
+            if node in matched.operators:
+                matched.operators[member] = matched.operators[node]
