@@ -35,7 +35,6 @@ class Capture:
     graph: GraphModule | None
     inputs: list[Any] | None
     rewritten: Rewritten | None = None
-    inductor_options: dict[str, Any] | None = None
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
 
     def rewrite(
@@ -49,10 +48,8 @@ class Capture:
     ) -> tuple[GraphModule, GraphModule]:
         """Run the pipeline on the joint graph of this capture: a partition function, once ``plan`` is bound."""
         source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices)
-        made = rewrite(source, plan, self.layer_of_path)
-        # Lowering takes the graphs over and changes them; what explains them must not change.
-        self.rewritten = Rewritten(made.joint, snapshot(made.forward), snapshot(made.backward), made.matched)
-        return made.forward, made.backward
+        self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path)
+        return forward, backward
 
 
 def capture(number: int, graph: GraphModule, inputs: Any, layer_of_path: dict[str, int], tensors: dict[str, int]) -> Capture:

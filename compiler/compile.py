@@ -56,7 +56,7 @@ class CompiledForward:
         self._compiled = _compile(self.session, original, fullgraph=settings.fullgraph, dynamic=settings.dynamic)
         functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
 
-    @torch.compiler.disable(reason="memopt compiles this module by itself")  # type: ignore[untyped-decorator]
+    @torch.compiler.disable(reason="memopt compiles this module by itself")  # type: ignore[no-untyped-call, untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward, compiled."""
         session = self.session
@@ -261,9 +261,8 @@ def _compile(
     """
     template = _call_class_forward if original is None else _call_instance_forward
     name = f"{type(session.model).__name__}_forward_{next(_NUMBER)}"
-    entry = types.FunctionType(template.__code__.replace(co_name=name), template.__globals__, name)
-    if original is not None:
-        entry = functools.partial(entry, original=original)
+    forward = types.FunctionType(template.__code__.replace(co_name=name), template.__globals__, name)
+    entry = forward if original is None else functools.partial(forward, original=original)
     compiled: Callable[..., Any] = torch.compile(entry, backend=session, fullgraph=fullgraph, dynamic=dynamic)
     return compiled
 

@@ -95,7 +95,7 @@ def _value_table(values: tuple[ValueRow, ...]) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("layers", "path", "operator", "shape", "bytes", "action", "rule", "reason"):
         table.add_column(name, overflow="fold", justify="right" if name == "bytes" else "left")
-    groups: dict[tuple[object, ...], list[ValueRow]] = {}
+    groups: dict[tuple[bool, str, str, str, int | None, str, str, str], list[ValueRow]] = {}
     for row in values:
         if row.kind in ("parameter", "input"):
             continue

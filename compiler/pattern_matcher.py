@@ -80,21 +80,28 @@ def nearest_paths(pattern: str, paths: Sequence[str]) -> tuple[str, ...]:
     Regular-expression punctuation is dropped before they are compared, and a path's last part counts like the whole.
     """
     scores: dict[str, float] = {}
-    wanted = [text for text in _plain_texts(pattern) if text]
+    wanted = _plain_texts(pattern)
     for path in dict.fromkeys(paths):
         seen = {path.casefold(), path.rpartition(".")[2].casefold()}
-        scores[path] = max((SequenceMatcher(None, text, one).ratio() for text in wanted for one in seen), default=0.0)
+        near_texts = (weight * SequenceMatcher(None, text, one).ratio() for text, weight in wanted.items() for one in seen)
+        scores[path] = max(near_texts, default=0.0)
     near = [path for path, score in scores.items() if score >= _CUTOFF]
     near.sort(key=lambda path: (-scores[path], len(path), path))
     return tuple(near[:_NEAREST]) or tuple(path for path in scores if "." not in path)[:_NEAREST]
 
 
-def _plain_texts(pattern: str) -> list[str]:
-    """The alternatives of a pattern as texts, each also without its last part, which may name an operator."""
+def _plain_texts(pattern: str) -> dict[str, float]:
+    """The alternatives of a pattern as texts, each with its weight.
+
+    Each also comes without its last part, which may name an operator, and by its last part alone; these weigh less.
+    """
     plain = _CLASS.sub("", pattern.replace(r"\.", "\0").replace(".*", "").replace(".+", ""))
     plain = _PUNCTUATION.sub("", _ESCAPED.sub(r"\1", plain))
-    texts = []
+    texts: dict[str, float] = {}
     for alternative in plain.casefold().split("|"):
         text = alternative.replace("\0", ".").strip(".")
-        texts += [text, text.rpartition(".")[0], text.rpartition(".")[2]]
+        start, _, end = text.rpartition(".")
+        for part, weight in ((text, 1.0), (start, 0.9), (end, 0.9)):
+            if part:
+                texts.setdefault(part, weight)
     return texts

@@ -6,12 +6,12 @@ Read :func:`rewrite` from top to bottom: it is the whole compiler. To add a pass
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from ..passes.joint import JointGraph
+from ..passes.joint import JointGraph, decision_of
 from ..passes.legalize import legalize
 from ..passes.mark_checkpoint import mark_checkpoint
 from ..passes.mark_exclude import mark_exclude
@@ -22,6 +22,7 @@ from ..passes.policy import Plan
 from ..passes.tag import tag
 from ..passes.verify import verify
 from . import torch_bridge
+from .clock import Clock
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,24 @@ class Source:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What the pipeline made of one joint graph.
+    """What the pipeline made of one joint graph: copies for reading, which no lowering changes.
 
     Attributes:
-        joint: the decided joint graph, a copy for reading: decisions lie in ``node.meta["memopt"]``.
-        forward: the forward graph, to be lowered; it returns the model's outputs, then the saved values.
-        backward: the backward graph, to be lowered.
+        joint: the decided joint graph: decisions lie in ``node.meta["memopt"]``.
+        forward: the forward graph; it returns the model's outputs, then the saved values.
+        backward: the backward graph.
         matched: which rules met something, and warnings.
+        seconds: the time each part took; ``torch`` is what torch's partitioner would have taken anyway.
     """
 
     joint: JointGraph
     forward: GraphModule
     backward: GraphModule
     matched: Matched
+    seconds: Mapping[str, float]
 
 
-def rewrite(source: Source, plan: Plan, layer_of_path: Mapping[str, int]) -> Rewritten:
+def rewrite(source: Source, plan: Plan, layer_of_path: Mapping[str, int]) -> tuple[Rewritten, GraphModule, GraphModule]:
     """Decide, split and verify.
 
     Args:
@@ -66,33 +69,38 @@ def rewrite(source: Source, plan: Plan, layer_of_path: Mapping[str, int]) -> Rew
         plan: which rule holds in which layer.
         layer_of_path: module path of a layer -> its number, as the names in this graph have it.
 
+    Returns:
+        What was made, for reading; the forward and the backward graph, to be lowered.
+
     Raises:
         VerificationError: the split does not honour a decision.
     """
     matched = Matched()
-    budget = torch_bridge.memory_budget_in_force(source.module)
-    if budget is not None:
-        matched.warnings.append(
-            f"activation_memory_budget is {budget}, and has no effect: memopt decides from its configuration, "
-            "and torch decides about the rest as with a budget of 1."
-        )
-        torch_bridge.drop_memory_budgets(source.module)
-    torch_bridge.simplify(source.module)
-
-    joint = facts(source, layer_of_path)
-    if pin_mutated_inputs(joint):
+    clock = Clock()
+    _refuse_budgets(source.module, matched)
+    with clock.measure("torch"):
+        torch_bridge.simplify(source.module)
+    with clock.measure("decide"):
         joint = facts(source, layer_of_path)
-    mark_checkpoint(joint, torch_bridge.checkpoint_tag)
-    mark_recompute(joint, plan, matched)
-    mark_exclude(joint, plan, matched)
-    legalize(joint, matched, with_rules=any(n.meta.get("memopt") for n in joint.graph.nodes))
-    decided = facts(Source(snapshot(source.module), (), *_shape_of(source)), layer_of_path)
-    tag(joint, _write_tag)
-    forward, backward = torch_bridge.min_cut(
-        source.module, source.inputs, source.num_fwd_outputs, source.static_lifetime_input_indices
-    )
-    verify(decided, forward, backward)
-    return Rewritten(decided, forward, backward, matched)
+        if pin_mutated_inputs(joint):
+            joint = facts(source, layer_of_path)
+        mark_checkpoint(joint, torch_bridge.checkpoint_tag)
+        mark_recompute(joint, plan, matched)
+        mark_exclude(joint, plan, matched)
+        legalize(joint, matched, with_rules=any(decision_of(n) for n in joint.graph.nodes))
+    with clock.measure("record"):
+        decided = facts(replace(source, module=snapshot(source.module)), layer_of_path)
+    with clock.measure("decide"):
+        tag(joint, _write_tag)
+    with clock.measure("torch"):
+        forward, backward = torch_bridge.min_cut(
+            source.module, source.inputs, source.num_fwd_outputs, source.static_lifetime_input_indices
+        )
+    with clock.measure("verify"):
+        verify(decided, forward, backward)
+    with clock.measure("record"):
+        made = Rewritten(decided, snapshot(forward), snapshot(backward), matched, clock.seconds)
+    return made, forward, backward
 
 
 def split_without_memopt(joint: JointGraph) -> tuple[GraphModule, GraphModule]:
@@ -129,8 +137,15 @@ def snapshot(module: GraphModule) -> GraphModule:
     return GraphModule(module, graph)
 
 
-def _shape_of(source: Source) -> tuple[int, list[int] | None]:
-    return source.num_fwd_outputs, source.static_lifetime_input_indices
+def _refuse_budgets(joint: GraphModule, matched: Matched) -> None:
+    budget = torch_bridge.memory_budget_in_force(joint)
+    if budget is None:
+        return
+    matched.warnings.append(
+        f"activation_memory_budget is {budget}, and has no effect: memopt decides from its configuration, and torch decides "
+        "about the rest as with a budget of 1."
+    )
+    torch_bridge.drop_memory_budgets(joint)
 
 
 def _write_tag(node: Node, recompute: bool | None) -> None:

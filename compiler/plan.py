@@ -76,7 +76,9 @@ def resolve(
     return ResolvedPlan(
         layers=resolver.layer_plans(),
         pending=tuple(resolver.pending),
-        exclude=tuple(rules.exclude(len(stack))),
+        exclude=tuple(
+            rule for rule in rules.exclude(len(stack)) if rule.literal or not resolver.matcher.given_up(rule.pattern)
+        ),
         warnings=report.warnings,
         hints=resolver.hints,
         strict=strict,
@@ -133,7 +135,10 @@ class _Resolver:
                 if "" not in found[layer]:
                     for path in self.matcher.matched(rule.pattern, self.paths[layer]):
                         found[layer].setdefault(path, rule)
-        return [{path: named[path] for path in sorted(named, key=_natural) if not _is_covered(path, named)} for named in found]
+        return [
+            {path: named[path] for path in ("", *paths) if path in named and not _is_covered(path, named)}
+            for named, paths in zip(found, self.paths, strict=True)
+        ]
 
     def _look_for(self, rule: Rule, whole: Sequence[Rule]) -> None:
         """Decide where a pattern is still to be looked for, and note where it names no module."""
@@ -159,10 +164,12 @@ class _Resolver:
     def _warn_of_cells(self, rule: Rule, covered: set[int], report: Report) -> None:
         cells: dict[str, list[int]] = {}
         for layer in rule.layers:
-            for path in self.matcher.matched(rule.pattern, self.paths[layer]) if layer not in covered else ():
-                cells.setdefault(path, []).append(layer)
+            matched = self.matcher.matched(rule.pattern, self.paths[layer]) if layer not in covered else ()
+            for path in self.paths[layer] if matched else ():
+                if path in matched:
+                    cells.setdefault(path, []).append(layer)
         if cells:
-            named = "; ".join(f"module {quoted(path)} in {spoken(cells[path])}" for path in sorted(cells, key=_natural))
+            named = "; ".join(f"module {quoted(path)} in {spoken(cells[path])}" for path in cells)
             report.warn(
                 self.rules.loc(rule),
                 f"{quoted(rule.pattern)} is expected to be operation but got cell, this configuration will not be effective: "
@@ -200,8 +207,3 @@ def _is_covered(path: str, named: Mapping[str, Rule]) -> bool:
         return False
     parts = path.split(".")
     return any(".".join(parts[:end]) in named for end in range(len(parts)))
-
-
-def _natural(path: str) -> tuple[tuple[int, str], ...]:
-    """Sorts ``experts.2`` before ``experts.10``."""
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in path.split("."))

@@ -15,6 +15,7 @@ from ..passes.policy import Plan, Rule
 from . import match_record, torch_bridge
 from .cache_key import cache_key
 from .capture import Capture, capture, same_autocast
+from .clock import Clock
 from .errors import MemoptWarning
 from .lowering import Backend, lower, split_only
 
@@ -46,13 +47,15 @@ class Session:
     runs: int = 0
     said: list[str] = field(default_factory=list)
     _met: set[str] = field(default_factory=set)
+    _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
         """Compile one captured graph: what torch.compile calls."""
         paths = {layer.path: layer.index for layer in self.plan.layers}
-        seen = capture(len(self.captures), graph, inputs, paths, _tensors(self.model))
+        with self._clock.measure("record"):
+            seen = capture(len(self.captures), graph, inputs, paths, _tensors(self.model))
+            key = cache_key(self.plan, graph, seen.layer_of_path)
         partition = functools.partial(seen.rewrite, self.plan)
-        key = cache_key(self.plan, graph, seen.layer_of_path)
         if self.lowers:
             compiled = lower(self.backend, graph, inputs, partition, key, self.options)
         else:
@@ -78,6 +81,14 @@ class Session:
                 partition = functools.partial(seen.rewrite, self.plan)
                 split_only(self.backend, snapshot_of(seen), seen.inputs, partition, self.options)
         return seen
+
+    def seconds(self) -> dict[str, float]:
+        """Wall time spent so far, by part; ``torch`` is what torch's partitioner takes without memopt too."""
+        total = dict(self._clock.seconds)
+        for seen in self.captures:
+            for part, spent in (seen.rewritten.seconds if seen.rewritten else {}).items():
+                total[part] = total.get(part, 0.0) + spent
+        return total
 
     def _recall(self, seen: Capture, key: str) -> None:
         record = match_record.read(key)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition  # type: ignore[import-untyped]
 from torch._dynamo.backends import common as dynamo_backends
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.eval_frame import OptimizedModule
@@ -59,12 +59,13 @@ def min_cut(
     The activation memory budget is held at 1: below that, torch's solver overrides saved values and redraws random masks.
     """
     with functorch_config.patch(cse=False, activation_memory_budget=1.0):
-        return min_cut_rematerialization_partition(
+        forward, backward = min_cut_rematerialization_partition(
             joint,
             joint_inputs,
             num_fwd_outputs=num_fwd_outputs,
             static_lifetime_input_indices=static_lifetime_input_indices,
         )
+    return forward, backward
 
 
 def memory_budget_in_force(joint: GraphModule) -> float | None:
@@ -140,7 +141,7 @@ def checkpoint_tag(node: Node) -> tuple[bool, int] | None:
 # ---------------------------------------------------------------- lowering
 
 
-class InductorPartitioner(CustomPartitionerFn):  # type: ignore[misc]
+class InductorPartitioner(CustomPartitionerFn):
     """Hands inductor's joint graph to memopt; its ``key`` is part of both of torch's compile-cache keys."""
 
     def __init__(self, partition: Partition, key: str) -> None:
@@ -170,8 +171,7 @@ def compile_inductor(
 ) -> Compiled:
     """Compile a captured graph with inductor, split by ``partition``."""
     patches = {**(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
-    compiled: Compiled = compile_fx(gm, inputs, config_patches=patches)
-    return compiled
+    return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
 
 
 def _run_as_is(gm: GraphModule, _inputs: Sequence[Any], **_: Any) -> Compiled:
@@ -187,14 +187,13 @@ def split_inductor(gm: GraphModule, inputs: Sequence[Any], partition: Partition,
         "force_disable_caches": True,
     }
     with functorch_config.patch(enable_autograd_cache=False):
-        compiled: Compiled = compile_fx(gm, inputs, inner_compile=_run_as_is, config_patches=patches)
-    return compiled
+        return cast(Compiled, compile_fx(gm, inputs, inner_compile=cast(Any, _run_as_is), config_patches=patches))
 
 
 @contextlib.contextmanager
 def _partitioner_replaced(partition: Partition) -> Iterator[list[bool]]:
     """Within, every backend built on AOTAutograd splits its joint graph with ``partition``. Yields [] or [True] if one did."""
-    original = dynamo_backends.aot_module_simplified
+    original = dynamo_backends.aot_module_simplified  # type: ignore[attr-defined]
     used: list[bool] = []
 
     def aot_module_simplified(*args: Any, **kwargs: Any) -> Any:
@@ -272,12 +271,6 @@ def fake_inputs(gm: GraphModule) -> list[Any] | None:
 def graph_break_reasons() -> dict[str, int]:
     """Torch's own count of graph breaks so far, by reason."""
     return dict(counters["graph_break"])
-
-
-def forget_compiled(fn: Callable[..., Any]) -> None:
-    """Drop what torch compiled for this function."""
-    with contextlib.suppress(Exception):
-        torch._dynamo.reset_code(fn.__code__)
 
 
 def cache_dir() -> str:

@@ -51,6 +51,9 @@ class JointGraph:
         mutated: placeholders whose tensors the forward changes in place.
         num_fwd_outputs: how many of the graph's outputs the forward returns.
         tangents: placeholders that carry the gradients which arrive at the backward.
+        backward: the nodes that run in the backward.
+        scopes: where each node of the forward comes from, as far as torch recorded it.
+        returned: the nodes that the forward returns.
     """
 
     module: GraphModule
@@ -61,6 +64,7 @@ class JointGraph:
     num_fwd_outputs: int
     backward: set[Node] = field(init=False)
     scopes: dict[Node, Scope] = field(init=False)
+    returned: frozenset[Node] = field(init=False)
 
     def __post_init__(self) -> None:
         self.backward = set()
@@ -74,19 +78,15 @@ class JointGraph:
         found = ((n, find_scope(n, self.layer_of_path)) for n in self.graph.nodes if n not in self.backward)
         self.scopes = {n: scope for n, scope in found if scope is not None}
         self._adopt_nameless()
+        (output,) = self.graph.find_nodes(op="output")
+        outputs = output.args[0]
+        assert isinstance(outputs, list | tuple)
+        self.returned = frozenset(n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node))
 
     @property
     def graph(self) -> Graph:
         """The graph itself."""
         return self.module.graph
-
-    @property
-    def forward_outputs(self) -> list[Node]:
-        """The nodes that the forward returns."""
-        (output,) = self.graph.find_nodes(op="output")
-        returned = output.args[0]
-        assert isinstance(returned, list | tuple)
-        return [n for n in returned[: self.num_fwd_outputs] if isinstance(n, Node)]
 
     def forward_operators(self) -> Iterator[Node]:
         """The operators of the forward whose values can be decided about, in order."""

@@ -30,9 +30,12 @@ def keep(node: Node, rule: str, reason: str, *, layer: int | None = None, path: 
         path: the module path of such a node.
     """
     root = producer(storage_root(node))
-    decided = decision_of(node) or Decision(Action.SAVE, rule, layer, path, reason)
-    kept = replace(decided, action=Action.SAVE, rule=rule, reason=reason)
-    members = [root, *(u for u in root.users if u.target is operator.getitem)] if root.op == "call_function" else []
-    for member in {*members, node}:
-        own = decision_of(member)
-        decide(member, kept if own is None else replace(own, action=Action.SAVE, rule=rule, reason=reason))
+    kept = decision_of(node) or Decision(Action.SAVE, rule, layer, path, reason)
+    members = {node: None}
+    # A view of what lies outside all regions leaves that to torch: nothing of it was to be recomputed.
+    if root is producer(node) or decision_of(root) is not None:
+        members |= dict.fromkeys([root, *(u for u in root.users if u.target is operator.getitem)])
+    for member in members:
+        if member.op == "call_function":
+            own = decision_of(member) or kept
+            decide(member, replace(own, action=Action.SAVE, rule=rule, reason=reason))

@@ -59,8 +59,14 @@ def _first_match(
 
 def _output_names(joint: JointGraph, node: Node, scope: Scope) -> Iterator[str]:
     yield from target_names(node)
-    if any(not _same_call(scope, joint.scopes.get(user)) for user in joint.forward_users(node)):
+    if _is_output_of_call(joint, node, scope):
         yield from function_names(scope)
+
+
+def _is_output_of_call(joint: JointGraph, node: Node, scope: Scope) -> bool:
+    """Whether the call ends with the node. Removing common subexpressions lets other calls read its first steps too."""
+    users = [joint.scopes.get(user) for user in joint.forward_users(node)]
+    return not any(_same_call(scope, user) for user in users) and (bool(users) or node in joint.returned)
 
 
 def _same_call(scope: Scope, other: Scope | None) -> bool:

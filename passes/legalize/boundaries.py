@@ -22,6 +22,9 @@ def keep_what_leaves_a_region(joint: JointGraph, matched: Matched) -> None:
         region = region_of(node)
         if not is_recomputed(node) or region is None or node in matched.operators:
             continue
+        if node in joint.returned:
+            keep(node, RULE, "the forward returns it, so it is in memory anyway")
+            continue
         outside = next((u for u in joint.forward_users(node) if u in operators and region_of(u) != region), None)
         if outside is not None:
             decision = decision_of(outside)

@@ -1,0 +1,146 @@
+"""Recompute against its peers: peak memory and time of a training step, each row in a fresh process.
+
+    python benchmarks/recompute.py                 all rows, for 6 and 12 layers; writes docs/benchmarks.md's tables
+    python benchmarks/recompute.py --row full --layers 6
+
+The model is a GPT of width 256 with 4 heads, batch 4 x 256, vocabulary 1000 and dropout 0.1, on the CPU with two threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from measure import peak_bytes, set_threads, step_seconds
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from memopt import compile_with_memopt
+from memopt.demo.gpt import GPT, GPTConfig
+
+WARMUP, STEPS = 3, 9
+MATMULS_AND_ATTENTION = ["MatMul", "Attention"]
+
+
+def _saves_matmuls_and_attention(_context: object, op: object, *_: object, **__: object) -> CheckpointPolicy:
+    aten = torch.ops.aten
+    saved = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten._scaled_dot_product_flash_attention_for_cpu.default)
+    return CheckpointPolicy.MUST_SAVE if op in saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class _Checkpointed(nn.Module):
+    def __init__(self, layer: nn.Module, selective: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.context = {}
+        if selective:
+            self.context = {"context_fn": partial(create_selective_checkpoint_contexts, _saves_matmuls_and_attention)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.layer, x, use_reentrant=False, **self.context)
+
+
+def _eager(model: GPT) -> nn.Module:
+    return model
+
+
+def _compiled(model: GPT) -> nn.Module:
+    return torch.compile(model)
+
+
+def _checkpointed(model: GPT, *, selective: bool) -> nn.Module:
+    model.layers = nn.ModuleList(_Checkpointed(layer, selective) for layer in model.layers)
+    return torch.compile(model)
+
+
+def _budget(model: GPT, *, budget: float) -> nn.Module:
+    torch._functorch.config.activation_memory_budget = budget
+    return torch.compile(model)
+
+
+def _memopt(model: GPT, *, recompute: dict[str, object] | None = None) -> nn.Module:
+    return compile_with_memopt(model, {"recompute": recompute} if recompute else {})
+
+
+def rows(layers: int) -> dict[str, Callable[[GPT], nn.Module]]:
+    """Every row of the benchmark, by name."""
+    whole = f"0-{layers - 1}"
+    full = {"mode": "full", "full_recompute_layer": [whole]}
+    table: dict[str, Callable[[GPT], nn.Module]] = {
+        "eager": _eager,
+        "torch.compile": _compiled,
+        "torch.compile + checkpoint per layer": partial(_checkpointed, selective=False),
+        "torch.compile + selective checkpoint": partial(_checkpointed, selective=True),
+        "torch.compile, activation_memory_budget 0.5": partial(_budget, budget=0.5),
+        "torch.compile, activation_memory_budget 0": partial(_budget, budget=0.0),
+        "memopt, empty": _memopt,
+        "memopt, full": partial(_memopt, recompute=full),
+        "memopt, full, exclude_op matmuls and attention": partial(
+            _memopt, recompute={**full, "exclude_op": MATMULS_AND_ATTENTION}
+        ),
+        "memopt, select .*mlp": partial(_memopt, recompute={"mode": "select", "select_module": {".*mlp": [whole]}}),
+    }
+    for k in range(layers if layers <= 6 else 0):
+        table[f"memopt, full on layers 0-{k}"] = partial(
+            _memopt, recompute={"mode": "full", "full_recompute_layer": [f"0-{k}"]}
+        )
+    return table
+
+
+def measure(row: str, layers: int, compile_only: bool = False) -> dict[str, float]:
+    """Measure one row in this process: peak bytes, seconds a step, seconds to compile."""
+    set_threads(2)
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocabulary=1000, layers=layers))
+    symbols, targets = torch.randint(0, 1000, (2, 4, 256))
+    run = rows(layers)[row](model)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        run(symbols, targets).backward()
+
+    start = time.perf_counter()
+    step()
+    compiling = time.perf_counter() - start
+    if compile_only:
+        return {"compile_s": compiling}
+    for _ in range(WARMUP):
+        step()
+    seconds = step_seconds(step, STEPS)
+    model.zero_grad(set_to_none=True)
+    return {"peak_bytes": peak_bytes(step), "step_s": seconds, "compile_s": compiling}
+
+
+def in_fresh_process(row: str, layers: int) -> dict[str, float]:
+    """Measure one row in a process of its own."""
+    command = [sys.executable, __file__, "--row", row, "--layers", str(layers)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"row {row!r} failed:\n{done.stderr[-2000:]}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--row")
+    parser.add_argument("--layers", type=int, action="append")
+    options = parser.parse_args()
+    if options.row:
+        with contextlib.redirect_stdout(sys.stderr):
+            result = measure(options.row, (options.layers or [6])[0])
+        print(json.dumps(result))
+    else:
+        for layers in options.layers or [6, 12]:
+            for row in rows(layers):
+                r = in_fresh_process(row, layers)
+                print(layers, row, f"{r['peak_bytes']/1e6:.1f} MB {r['step_s']:.3f} s {r['compile_s']:.1f}", flush=True)

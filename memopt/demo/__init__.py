@@ -1,0 +1,1 @@
+"""The demonstration: a small GPT, real text, and training with and without a configuration."""

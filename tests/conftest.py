@@ -1,0 +1,38 @@
+"""What every test gets: torch.compile without what earlier tests compiled, and compile caches of this run's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+# Before torch is imported: what another run compiled must not decide what this one tests.
+_CACHE = tempfile.mkdtemp(prefix="memopt-tests-")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _CACHE
+
+import pytest  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "inductor: compiles with inductor, which takes seconds")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if parameters is not None and "inductor" in parameters.params.values():
+            item.add_marker("inductor")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_CACHE, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_torch_compile() -> Iterator[None]:
+    import sys
+
+    yield
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch"]._dynamo.reset()  # type: ignore[attr-defined]

@@ -1,0 +1,222 @@
+"""What the forward changes in place: the backward must see it as it was, and it must change once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from harness import BACKENDS, EMPTY, FULL, check
+from numeric_models import WIDTH, Stack, stack, x
+from torch import nn
+
+CONFIGS = {"empty": EMPTY, "full": FULL}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> object:
+    return CONFIGS[request.param]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class CountingSine(nn.Module):
+    """y = sin(2 b) w x, and then b + 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("b", torch.ones(()))
+        self.w = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        y = torch.sin(2 * self.b) * self.w * h
+        self.b += 1
+        return y
+
+
+def test_buffer_read_before_it_changes(config: object, backend: str) -> None:
+    h = x()
+    trained = check(stack(CountingSine, 1), [h], config, backend, steps=1, lr=0)
+    weights = torch.linspace(0.5, 1.5, h.numel(), dtype=torch.float64).reshape(h.shape)
+    layer = trained.model.layers[0]
+    right = (torch.sin(torch.tensor(2.0, dtype=torch.float64)) * h * weights).sum(0)
+    torch.testing.assert_close(layer.w.grad, right, rtol=1e-12, atol=0)
+    assert layer.b.item() == 2
+
+
+def test_buffer_read_before_it_changes_over_steps_and_layers(config: object, backend: str) -> None:
+    trained = check(stack(CountingSine, 2), [x()], config, backend, steps=3)
+    assert [layer.b.item() for layer in trained.model.layers] == [4, 4]
+
+
+class ReadsBufferViews(nn.Module):
+    """The read goes through a chain of views, and the write through another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("history", torch.arange(2.0 * WIDTH).reshape(2, WIDTH))
+        self.w = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        old = self.history.t()[:, 1].view(1, -1)
+        y = torch.sin(old) * torch.cos(h * self.w) * old
+        self.history[1].add_(h.detach().mean(0))
+        return y
+
+
+def test_buffer_read_through_views(config: object, backend: str) -> None:
+    check(stack(ReadsBufferViews, 2), [x()], config, backend, steps=2)
+
+
+class BackwardReadsBuffer(nn.Module):
+    """The product's backward reads the buffer itself; nothing between the two could be saved instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.full((WIDTH,), 2.0))
+        self.w = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        y = self.scale * (h * self.w)
+        self.scale.mul_(3)
+        return y
+
+
+def test_backward_reads_the_buffer_itself(config: object, backend: str) -> None:
+    trained = check(stack(BackwardReadsBuffer, 2), [x()], config, backend, steps=2)
+    assert trained.model.layers[0].scale.tolist() == [18.0] * WIDTH
+
+
+class ChangesInput(nn.Module):
+    """An input is read, multiplied in place, and read again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(WIDTH))
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH, dtype=torch.float64) for _ in range(2)])
+
+    def forward(self, h: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        first = torch.sin(state * 2) * self.w * h
+        state.mul_(3)
+        second = torch.exp(torch.cos(state) * self.w) * h
+        for layer in self.layers:
+            first = torch.tanh(layer(first)) * state
+        return first + second
+
+
+def test_input_read_changed_and_read_again(config: object, backend: str) -> None:
+    state = torch.linspace(0.1, 1, WIDTH, dtype=torch.float64)
+    torch.manual_seed(0)
+    check(ChangesInput().double(), [x(), state], config, backend, steps=2)
+
+
+class ChangesInputInLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, h: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        y = torch.sin(state) * torch.exp(self.w * h)
+        state.add_(h.detach())
+        return y * state
+
+
+class PassesState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([ChangesInputInLayer() for _ in range(3)])
+
+    def forward(self, h: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            h = layer(h, state)
+        return h
+
+
+def test_every_layer_changes_the_same_input(config: object, backend: str) -> None:
+    check(PassesState().double(), [x(), torch.full((4, WIDTH), 0.25, dtype=torch.float64)], config, backend, steps=2)
+
+
+class Normalised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(WIDTH, 2 * WIDTH)
+        self.norm = nn.BatchNorm1d(2 * WIDTH)
+        self.fc2 = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return self.fc2(torch.relu(self.norm(self.fc1(h))))
+
+
+def test_batch_norm_counts_every_batch_once(config: object, backend: str) -> None:
+    trained = check(stack(Normalised, 2), [x(6)], config, backend, steps=3)
+    assert [layer.norm.num_batches_tracked.item() for layer in trained.model.layers] == [3, 3]
+
+
+def test_batch_norm_in_convolutions(backend: str) -> None:
+    def layer() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU())
+
+    images = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    trained = check(stack(layer, 2), [images], FULL, backend, steps=2, tolerance=1e-10)
+    assert trained.model.layers[1][1].num_batches_tracked.item() == 2
+
+
+class CountsCalls(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.fc = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.tanh(self.fc(h)) * self.calls
+
+
+def test_counter_on_a_buffer(config: object, backend: str) -> None:
+    trained = check(stack(CountsCalls, 2), [x()], config, backend, steps=3)
+    assert [layer.calls.item() for layer in trained.model.layers] == [3, 3]
+
+
+class MovingAverage(nn.Module):
+    """A buffer that is changed first and read afterwards, also by the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.fc = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        self.mean.lerp_(h.detach().mean(0), 0.1)
+        return torch.sigmoid(self.fc(h) * self.mean) * h
+
+
+def test_buffer_changed_and_then_read(config: object, backend: str) -> None:
+    check(stack(MovingAverage, 2), [x()], config, backend, steps=3)
+
+
+class TwoWrites(nn.Module):
+    """Read, written, read, written: each read sees its own contents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("b", torch.full((WIDTH,), 0.5))
+        self.w = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        y = torch.sin(self.b) * torch.exp(self.w * h)
+        self.b.add_(1)
+        y = y * torch.sin(self.b) * self.w
+        self.b.copy_(h.detach().mean(0))
+        return y * torch.cos(self.b)
+
+
+def test_buffer_written_twice(config: object, backend: str) -> None:
+    check(stack(TwoWrites, 2), [x()], config, backend, steps=3)
+
+
+def test_buffer_in_evaluation_mode_is_left_alone(backend: str) -> None:
+    model: Stack = stack(Normalised, 2)
+    model.eval()
+    trained = check(model, [x(6)], FULL, backend, steps=2)
+    assert trained.model.layers[0].norm.num_batches_tracked.item() == 0
