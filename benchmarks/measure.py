@@ -1,44 +1,5 @@
-"""How the benchmarks measure one training step: time by the clock, memory by the allocator's own account."""
+"""How the benchmarks measure one training step: as the demonstration does."""
 
-from __future__ import annotations
+from memopt.demo.measure import peak_bytes, set_threads, step_seconds
 
-import json
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
-
-import torch
-from torch.profiler import ProfilerActivity, profile
-
-
-def step_seconds(step: Callable[[], None], steps: int) -> float:
-    """Return the median duration of ``steps`` calls, in seconds."""
-    times = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def peak_bytes(step: Callable[[], None]) -> int:
-    """Return the peak of the bytes that the CPU allocator holds during one call, above what it held before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
-    changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]")
-    live = peak = 0
-    for _, change in changes:
-        live += change
-        peak = max(peak, live)
-    return peak
-
-
-def set_threads(count: int) -> None:
-    """Use this many threads, in eager and in compiled kernels."""
-    torch.set_num_threads(count)
+__all__ = ["peak_bytes", "set_threads", "step_seconds"]

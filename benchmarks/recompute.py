@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -20,6 +21,9 @@ from functools import partial
 
 import torch
 from measure import peak_bytes, set_threads, step_seconds
+from report import write_section
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -28,6 +32,14 @@ from memopt.demo.gpt import GPT, GPTConfig
 
 WARMUP, STEPS = 3, 9
 MATMULS_AND_ATTENTION = ["MatMul", "Attention"]
+EXCLUDE = "memopt, full, exclude_op matmuls and attention"
+# Ours, its peer, and what the ratios of peak and step time must not exceed.
+COMPARISONS = (
+    ("memopt, empty", "torch.compile", 1.00, 1.02),
+    ("memopt, full", "torch.compile + checkpoint per layer", 1.00, 1.02),
+    (EXCLUDE, "torch.compile + selective checkpoint", 1.00, 1.03),
+    ("memopt, select .*mlp", "torch.compile", 1.00, 1.30),
+)
 
 
 def _saves_matmuls_and_attention(_context: object, op: object, *_: object, **__: object) -> CheckpointPolicy:
@@ -83,9 +95,7 @@ def rows(layers: int) -> dict[str, Callable[[GPT], nn.Module]]:
         "torch.compile, activation_memory_budget 0": partial(_budget, budget=0.0),
         "memopt, empty": _memopt,
         "memopt, full": partial(_memopt, recompute=full),
-        "memopt, full, exclude_op matmuls and attention": partial(
-            _memopt, recompute={**full, "exclude_op": MATMULS_AND_ATTENTION}
-        ),
+        EXCLUDE: partial(_memopt, recompute={**full, "exclude_op": MATMULS_AND_ATTENTION}),
         "memopt, select .*mlp": partial(_memopt, recompute={"mode": "select", "select_module": {".*mlp": [whole]}}),
     }
     for k in range(layers if layers <= 6 else 0):
@@ -95,7 +105,7 @@ def rows(layers: int) -> dict[str, Callable[[GPT], nn.Module]]:
     return table
 
 
-def measure(row: str, layers: int, compile_only: bool = False) -> dict[str, float]:
+def measure(row: str, layers: int) -> dict[str, float]:
     """Measure one row in this process: peak bytes, seconds a step, seconds to compile."""
     set_threads(2)
     torch.manual_seed(0)
@@ -110,8 +120,6 @@ def measure(row: str, layers: int, compile_only: bool = False) -> dict[str, floa
     start = time.perf_counter()
     step()
     compiling = time.perf_counter() - start
-    if compile_only:
-        return {"compile_s": compiling}
     for _ in range(WARMUP):
         step()
     seconds = step_seconds(step, STEPS)
@@ -130,17 +138,65 @@ def in_fresh_process(row: str, layers: int) -> dict[str, float]:
     return result
 
 
+def rounds_of(layers: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Measure every row once a round: a slow spell of the machine then falls on all rows of a round alike."""
+    results: dict[str, list[dict[str, float]]] = {row: [] for row in rows(layers)}
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"{layers} layers", total=rounds * len(results))
+        for _ in range(rounds):
+            for row, found in results.items():
+                progress.update(task, description=f"{layers} layers: {row}")
+                found.append(in_fresh_process(row, layers))
+                progress.advance(task)
+    return results
+
+
+def median_of(results: list[dict[str, float]], figure: str) -> float:
+    """Return the median of a figure over the rounds."""
+    return statistics.median(r[figure] for r in results)
+
+
+def ratio_of(ours: list[dict[str, float]], peers: list[dict[str, float]], figure: str) -> float:
+    """Return the median over the rounds of our figure divided by the peer's of the same round."""
+    return statistics.median(a[figure] / b[figure] for a, b in zip(ours, peers, strict=True))
+
+
+def table_of(layers: int, results: dict[str, list[dict[str, float]]]) -> list[str]:
+    """Return the rows as a table, and the comparisons with the peers."""
+    lines = [f"### {layers} layers", "", "| row | peak | step time | first step, with compilation |", "|---|---:|---:|---:|"]
+    for row, found in results.items():
+        peak, seconds, compiling = (median_of(found, figure) for figure in ("peak_bytes", "step_s", "compile_s"))
+        lines.append(f"| {row} | {peak / 1e6:.1f} MB | {seconds:.3f} s | {compiling:.1f} s |")
+    lines += ["", "| memopt against its peer | peak | wanted | step time | wanted |", "|---|---:|---:|---:|---:|"]
+    for ours, peer, peak_limit, time_limit in COMPARISONS:
+        peak, seconds = (ratio_of(results[ours], results[peer], figure) for figure in ("peak_bytes", "step_s"))
+        lines.append(f"| {ours} / {peer} | {peak:.3f} | <= {peak_limit:.2f} | {seconds:.3f} | <= {time_limit:.2f} |")
+    return [*lines, ""]
+
+
+def main(depths: list[int], rounds: int) -> None:
+    """Measure all rows and write the section of the report."""
+    model = __doc__.strip().splitlines()[-1]
+    lines = [
+        f"{model} Figures are medians over {rounds} rounds, of the median of {STEPS} steps; ratios are taken within a",
+        "round.",
+    ]
+    lines.append("")
+    for layers in depths:
+        lines += table_of(layers, rounds_of(layers, rounds))
+    print("\n".join(lines))
+    write_section("recompute", "python benchmarks/recompute.py", lines)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--row")
-    parser.add_argument("--layers", type=int, action="append")
+    parser.add_argument("--row", help="measure one row in this process, and print it as JSON")
+    parser.add_argument("--layers", type=int, action="append", help="number of layers; may be repeated (default: 6 and 12)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often every row is measured")
     options = parser.parse_args()
     if options.row:
         with contextlib.redirect_stdout(sys.stderr):
             result = measure(options.row, (options.layers or [6])[0])
         print(json.dumps(result))
     else:
-        for layers in options.layers or [6, 12]:
-            for row in rows(layers):
-                r = in_fresh_process(row, layers)
-                print(layers, row, f"{r['peak_bytes']/1e6:.1f} MB {r['step_s']:.3f} s {r['compile_s']:.1f}", flush=True)
+        main(options.layers or [6, 12], options.rounds)

@@ -1,0 +1,1 @@
+"""From a configuration and a model to a lowered graph."""

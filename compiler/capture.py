@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan
-from ..passes.scopes import find_scope
+from ..passes.scopes import find_scope, module_path
 from . import torch_bridge
 from .pipeline import Rewritten, Source, rewrite, snapshot
 
@@ -53,8 +53,8 @@ class Capture:
 
 
 def capture(number: int, graph: GraphModule, inputs: Any, layer_of_path: dict[str, int], tensors: dict[str, int]) -> Capture:
-    """Record a graph before it is compiled; ``tensors`` are the model's, name -> id."""
-    named = layer_of_path if torch_bridge.root_is(graph, inputs, tensors) else {}
+    """Record a graph before it is compiled; ``tensors`` are the model's parameters, name without wrappers -> id."""
+    named = layer_of_path if _starts_at_model(graph, inputs, tensors) else {}
     scopes = (find_scope(node, named) for node in graph.graph.nodes if node.op not in ("placeholder", "output"))
     layers = frozenset(s.layer for s in scopes if s is not None and s.layer is not None)
     trains = torch.is_grad_enabled() and any(
@@ -63,6 +63,16 @@ def capture(number: int, graph: GraphModule, inputs: Any, layer_of_path: dict[st
     return Capture(
         number, named, layers, trains, snapshot(graph), torch_bridge.fake_inputs(graph), autocast=tuple(_autocast_in_force())
     )
+
+
+def _starts_at_model(graph: GraphModule, inputs: Any, tensors: dict[str, int]) -> bool:
+    """Whether ``self`` in the graph is the model, judged by its parameters.
+
+    After a graph break torch compiles a layer's own ``forward``, in which ``self`` is the layer: names of that graph then say
+    nothing about the layer's number, and the graph may serve several layers.
+    """
+    found = ((module_path(source), value) for source, value in torch_bridge.parameter_inputs(graph, inputs))
+    return all(tensors.get(path) == id(value) for path, value in found)
 
 
 def _autocast_in_force() -> Iterator[tuple[str, torch.dtype]]:

@@ -62,7 +62,7 @@ class CompiledForward:
         session = self.session
         runs, captures, breaks = session.runs, len(session.captures), torch_bridge.graph_break_reasons()
         try:
-            result = self._compiled(self.model, *args, **kwargs)
+            result = self._compiled(*args, **kwargs)
         except torch_bridge.BackendCompilerFailed as error:
             cause = error.inner_exception
             if isinstance(cause, ConfigError | PolicyNotApplied | ValueError | AssertionError):
@@ -199,7 +199,7 @@ def trace(
     try:
         with torch_bridge.fake_tensors(device) as fake, replaced_meta_tensors(model, fake), torch.enable_grad():
             given = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs or {})))
-            compiled(model, *given[0], **given[1])
+            compiled(*given[0], **given[1])
     except torch_bridge.BackendCompilerFailed as error:
         if isinstance(error.inner_exception, ValueError | AssertionError):
             raise error.inner_exception from error
@@ -262,14 +262,16 @@ def _compile(
     template = _call_class_forward if original is None else _call_instance_forward
     name = f"{type(session.model).__name__}_forward_{next(_NUMBER)}"
     forward = types.FunctionType(template.__code__.replace(co_name=name), template.__globals__, name)
-    entry = forward if original is None else functools.partial(forward, original=original)
-    compiled: Callable[..., Any] = torch.compile(entry, backend=session, fullgraph=fullgraph, dynamic=dynamic)
-    return compiled
+    compiled: Callable[..., Any] = torch.compile(forward, backend=session, fullgraph=fullgraph, dynamic=dynamic)
+    if original is None:
+        return functools.partial(compiled, session.model)
+    return functools.partial(compiled, session.model, original)
 
 
 def _call_class_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return type(self).forward(self, *args, **kwargs)
 
 
-def _call_instance_forward(self: nn.Module, *args: Any, original: Callable[..., Any], **kwargs: Any) -> Any:
+def _call_instance_forward(self: nn.Module, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    _ = self.training  # torch then finds the modules through `self`, not through whatever the original closes over
     return original(*args, **kwargs)

@@ -76,9 +76,7 @@ def _layer_table(explanation: Explanation) -> Table:
         numbers = [t.layer for t in totals if t.layer is not None]
         name = layer_ranges(numbers) + (" (each)" if len(numbers) > 1 else "") if numbers else "outside layers"
         after = human_bytes(first.saved_after) + (f" + {first.unknown} of unknown size" if first.unknown else "")
-        table.add_row(
-            name, human_bytes(first.saved_before), after, str(first.recomputed), human_count(first.recomputed_flops)
-        )
+        table.add_row(name, human_bytes(first.saved_before), after, str(first.recomputed), human_count(first.recomputed_flops))
     table.add_section()
     table.add_row(
         "all",

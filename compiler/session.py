@@ -12,6 +12,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan, Rule
+from ..passes.scopes import module_path
 from . import match_record, torch_bridge
 from .cache_key import cache_key
 from .capture import Capture, capture, same_autocast
@@ -156,4 +157,4 @@ def snapshot_of(seen: Capture) -> GraphModule:
 
 
 def _tensors(model: nn.Module) -> dict[str, int]:
-    return {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    return {module_path(name): id(p) for name, p in model.named_parameters(remove_duplicate=False)}

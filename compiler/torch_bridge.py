@@ -242,24 +242,14 @@ def backend_names() -> list[str]:
 # ---------------------------------------------------------------- capture
 
 
-def root_is(gm: GraphModule, inputs: Sequence[Any], tensors: dict[str, int]) -> bool:
-    """Whether ``self`` in a captured graph is the module that owns ``tensors`` (name -> id), judged by its parameters.
-
-    After a graph break torch compiles a layer's own ``forward``, in which ``self`` is the layer: names of that graph then
-    say nothing about the layer's number, and the graph may serve several layers.
-    """
+def parameter_inputs(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """The parameters that a captured graph takes from ``self``: where torch found each (its source), and the tensor."""
     for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=False):
         source = getattr(node, "_dynamo_source", None)
-        if source is None:
-            continue
-        name = source.name if isinstance(source.name, str) else source.name()
-        if not name.startswith("L['self']") or not isinstance(value, torch.Tensor) or "_parameters" not in name:
-            continue
-        path = name.removeprefix("L['self']").replace("._modules['", ".").replace("._parameters['", ".")
-        path = path.replace("']", "").lstrip(".")
-        if path in tensors and tensors[path] != id(value) or path not in tensors:
-            return False
-    return True
+        if source is not None:
+            name = source.name if isinstance(source.name, str) else source.name()
+            if name.startswith("L['self']") and "_parameters" in name:
+                yield name, value
 
 
 def fake_inputs(gm: GraphModule) -> list[Any] | None:

@@ -17,7 +17,7 @@ from torch.fx import Node
 
 # Parts that wrappers add to a module's path, and that the user never wrote.
 WRAPPER_PARTS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
-_STRUCTURE = frozenset({"__dict__", "_modules"})
+_STRUCTURE = frozenset({"__dict__", "_modules", "_parameters"})
 _TOKEN = re.compile(r"""\[['"]?([^\]'"]+)['"]?\]|([^.\[\]]+)""")
 _CALL_NUMBER = re.compile(r"_\d+$")
 

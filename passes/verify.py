@@ -75,9 +75,11 @@ def _verify_decision(node: Node, decision: Decision, crossing: set[Node], again:
 
 
 def _same(copy: Node, node: Node) -> bool:
-    return copy.op == node.op and copy.target == node.target and [i.name for i in copy.all_input_nodes] == [
-        i.name for i in node.all_input_nodes
-    ]
+    return (
+        copy.op == node.op
+        and copy.target == node.target
+        and [i.name for i in copy.all_input_nodes] == [i.name for i in node.all_input_nodes]
+    )
 
 
 def _is_read(backward: GraphModule, name: str) -> bool:

@@ -1,7 +1,7 @@
 """What is computed from parameters alone, and cheaply, is recomputed: saved, it would be a second copy of the model.
 
-    w16 = to(weight, bfloat16)   -  ->  RECOMPUTE
-    out = mm(x, w16)
+w16 = to(weight, bfloat16)   -  ->  RECOMPUTE
+out = mm(x, w16)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A tuple-valued operator and its ``getitem``s decide as one: half saved, half recomputed has no solution.
 
-    values, indices = topk(x)     SAVE          SAVE
-    getitem(topk, 0)              RECOMPUTE ->  SAVE
+values, indices = topk(x)     SAVE          SAVE
+getitem(topk, 0)              RECOMPUTE ->  SAVE
 """
 
 from __future__ import annotations

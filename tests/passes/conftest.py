@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memopt.passes.joint import JointGraph
+from printer import show
 
 _GOLDEN = Path(__file__).with_name("golden")
+Pass = Callable[[JointGraph], object]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,14 +18,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a text with ``golden/<name>.txt``; with --update-golden, write it."""
+def golden(request: pytest.FixtureRequest) -> Callable[[str, JointGraph, Pass], None]:
+    """Run a pass and compare the graph before and after with ``golden/<name>.txt``; a second run must change nothing more."""
 
-    def check(name: str, text: str) -> None:
+    def check(name: str, joint: JointGraph, run: Pass) -> None:
+        before = show(joint)
+        run(joint)
+        after = show(joint)
+        assert before != after, "nothing happened: use the fixture unchanged for what is to be left alone"
+        run(joint)
+        assert show(joint) == after, "a second run changed the graph again"
+        text = f"before\n\n{before}\nafter\n\n{after}"
         file = _GOLDEN / f"{name}.txt"
         if request.config.getoption("--update-golden", default=False):
-            file.write_text(text)
-        expected = file.read_text() if file.exists() else ""
-        assert text == expected, f"golden/{name}.txt differs; if the new text is right, run pytest with --update-golden"
+            file.write_text(text, encoding="utf-8")
+        expected = file.read_text(encoding="utf-8") if file.exists() else ""
+        assert text == expected, f"golden/{name}.txt differs; if the new text is right, run pytest tests/passes --update-golden"
+
+    return check
+
+
+@pytest.fixture
+def unchanged() -> Callable[[JointGraph, Pass], None]:
+    """Run a pass that must leave the graph alone, to the letter."""
+
+    def check(joint: JointGraph, run: Pass) -> None:
+        before = show(joint)
+        run(joint)
+        assert show(joint) == before
 
     return check

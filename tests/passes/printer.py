@@ -186,9 +186,8 @@ class Builder:
         )
 
     def _placeholder(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Node:
-        before = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
-        with self.graph.inserting_before(before):
-            node = self.graph.placeholder(name)
+        with self.graph.inserting_after(self._last):
+            node = self._last = self.graph.placeholder(name)
         with self._mode:
             node.meta["val"] = torch.empty(shape, dtype=dtype)
         return node

@@ -1,0 +1,114 @@
+"""What the demonstration prints: two runs side by side, and what was decided in the second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.table import Table
+
+from ..compiler.explain import Explanation, ValueRow
+from ..compiler.explain_table import human_bytes, layer_ranges
+from .train import Run, gradient_difference
+
+EQUAL = 1e-5
+"""Gradients that differ by less than this part of the largest one are called equal: float32 sums in another order."""
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def megabytes(count: float) -> str:
+    """Bytes as ``163 MB``, or ``1.6 MB`` when there are few; 1 MB is 10**6 bytes."""
+    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
+
+
+def change(before: float, after: float) -> str:
+    """``-42%``."""
+    return f"{100 * (after - before) / before:+.0f}%" if before else "-"
+
+
+def sparkline(values: Sequence[float], width: int = 32) -> str:
+    """``values`` as bars, at most ``width`` of them, from the lowest value to the highest."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    picked = [values[i * (len(values) - 1) // max(count - 1, 1)] for i in range(count)]
+    low, high = min(picked), max(picked)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in picked)
+
+
+def comparison(plain: Run, ours: Run) -> Table:
+    """Both runs, measure by measure."""
+    table = Table(title="Training with and without the configuration", title_justify="left")
+    for name in ("", "torch.compile", "memopt", "change"):
+        table.add_column(name, justify="left" if not name else "right")
+    rows = [
+        ("peak memory of a step (activations, gradients)", plain.peak_bytes, ours.peak_bytes, megabytes),
+        ("training step, median", plain.step_seconds, ours.step_seconds, "{:.3f} s".format),
+        ("first step, with compilation", plain.first_seconds, ours.first_seconds, "{:.1f} s".format),
+        ("loss, first step", plain.losses[0], ours.losses[0], "{:.5f}".format),
+        ("loss, last step", plain.losses[-1], ours.losses[-1], "{:.5f}".format),
+        ("loss on held-out text", plain.held_out_loss, ours.held_out_loss, "{:.5f}".format),
+    ]
+    for name, before, after, text in rows:
+        is_loss = name.startswith("loss")
+        table.add_row(name, text(before), text(after), f"{after - before:+.1e}" if is_loss else change(before, after))
+    table.add_section()
+    table.add_row("loss over training", sparkline(plain.losses, 20), sparkline(ours.losses, 20), "")
+    table.add_row("largest gradient difference / largest gradient", "", f"{gradient_difference(plain, ours):.1e}", "")
+    return table
+
+
+def decisions(explanation: Explanation) -> Group:
+    """What was decided, summed up: per layer, then per rule."""
+    return Group(_by_layer(explanation), _by_rule(explanation.values))
+
+
+def conclusion(plain: Run, ours: Run) -> str:
+    """The result in one line."""
+    difference = gradient_difference(plain, ours)
+    agree = f"gradients equal to {difference:.0e}" if difference <= EQUAL else f"gradients DIFFER by {difference:.0e}"
+    return (
+        f"peak {megabytes(plain.peak_bytes)} -> {megabytes(ours.peak_bytes)} ({change(plain.peak_bytes, ours.peak_bytes)}), "
+        f"step {plain.step_seconds:.2f} s -> {ours.step_seconds:.2f} s "
+        f"({change(plain.step_seconds, ours.step_seconds)}), {agree}"
+    )
+
+
+def print_report(console: Console, plain: Run, ours: Run, explanation: Explanation) -> None:
+    """Print everything."""
+    console.print(decisions(explanation))
+    console.print("The whole table, value by value: print(memopt.explain(model)), or memopt explain.\n")
+    console.print(comparison(plain, ours))
+    console.print(conclusion(plain, ours), style="bold", highlight=False)
+
+
+def _by_layer(explanation: Explanation) -> Table:
+    table = Table(title="Activations saved for backward", title_justify="left")
+    for name in ("layer", "torch.compile", "memopt", "operators run again"):
+        table.add_column(name, justify="left" if name == "layer" else "right")
+    for total in explanation.totals:
+        name = "outside layers" if total.layer is None else str(total.layer)
+        table.add_row(name, human_bytes(total.saved_before), human_bytes(total.saved_after), str(total.recomputed))
+    table.add_section()
+    again = str(sum(total.recomputed for total in explanation.totals))
+    table.add_row("all", human_bytes(explanation.saved_before), human_bytes(explanation.saved_after), again)
+    return table
+
+
+def _by_rule(values: Sequence[ValueRow]) -> Table:
+    table = Table(title="Values that the backward needs, by the rule that decided", title_justify="left")
+    for name in ("layers", "action", "rule", "values", "bytes", "the largest: where, operator, shape"):
+        table.add_column(name, justify="right" if name in ("values", "bytes") else "left", overflow="fold")
+    groups: dict[tuple[bool, str, str], list[ValueRow]] = {}
+    for row in values:
+        if row.kind == "activation":
+            groups.setdefault((row.layer is None, row.action, row.rule), []).append(row)
+    for (outside, action, rule), rows in groups.items():
+        layers = "outside" if outside else layer_ranges(row.layer for row in rows if row.layer is not None)
+        size = sum(row.bytes or 0 for row in rows)
+        largest = max(rows, key=lambda row: row.bytes or 0)
+        where = f"{largest.path or '(the model)'}, {largest.op}, {' x '.join(map(str, largest.shape)) or 'scalar'}"
+        table.add_row(layers, action, rule or "none: torch's own choice", str(len(rows)), human_bytes(size), where)
+    return table
