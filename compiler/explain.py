@@ -235,7 +235,9 @@ def _state_row(graph: int, node: Node) -> ValueRow:
     size = nbytes(value) if isinstance(value, torch.Tensor) else None
     dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else type(value).__name__
     reason = "a recomputed random operator starts from it"
-    return ValueRow(graph, node.name, None, "", node.op, shape, dtype, size, "random state", "save", "legalize.random", reason)
+    return ValueRow(
+        graph, node.name, None, "", "rng_state", shape, dtype, size, "random state", "save", "legalize.random", reason
+    )
 
 
 def _saved_storages(joint: JointGraph, forward: GraphModule) -> Iterator[Node]:

@@ -93,13 +93,14 @@ class Session:
 
     def _recall(self, seen: Capture, key: str) -> None:
         record = match_record.read(key)
-        if record is None:
-            self.rewritten(seen)
-            assert seen.rewritten is not None
-            self._met |= {rule.field for rule in seen.rewritten.matched.rules}
-        else:
+        if record is not None:
             self._met |= record.rules
             self.said += [text for text in record.warnings if text not in self.said]
+            return
+        self.rewritten(seen)
+        seen.trains = seen.rewritten is not None  # without a joint graph, no output needs a gradient
+        if seen.rewritten is not None:
+            self._met |= {rule.field for rule in seen.rewritten.matched.rules}
 
     def __repr__(self) -> str:
         return f"memopt({self.backend!r})"

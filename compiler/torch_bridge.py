@@ -132,8 +132,8 @@ def clear_tag(node: Node) -> None:
 def checkpoint_tag(node: Node) -> tuple[bool, int] | None:
     """What ``torch.utils.checkpoint`` in the user's own code asks for: (recompute?, its region), or None."""
     policy = node.meta.get("recompute")
-    if not isinstance(policy, CheckpointPolicy):
-        return None
+    if not isinstance(policy, CheckpointPolicy) or policy is CheckpointPolicy.PREFER_SAVE:
+        return None  # torch's partitioner takes a preference to save for no preference
     recompute = policy in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
     return recompute, int(node.meta.get("ac_graph_id", 0))
 

@@ -32,5 +32,6 @@ def mark_checkpoint(joint: JointGraph, tag_of: Callable[[Node], tuple[bool, int]
         if recompute:
             decision = Decision(Action.RECOMPUTE, RULE, layer, path, "the model checkpoints it", _FIRST_REGION + region)
         else:
-            decision = Decision(Action.SAVE, RULE, layer, path, "the model's checkpoint policy saves it")
+            reason = "the model's checkpoint policy saves it"
+            decision = Decision(Action.SAVE, RULE, layer, path, reason, _FIRST_REGION + region)
         decide(node, decision)

@@ -19,7 +19,6 @@ from .joint import JointGraph, is_recomputed
 from .keep import keep
 from .mark_recompute import operator_paths
 from .matched import Matched
-from .matching import MatchTimeout, fullmatch
 from .operators import function_names, simplified, target_names
 from .policy import Plan, Rule
 from .scopes import Scope
@@ -45,15 +44,11 @@ def _first_match(
     joint: JointGraph, node: Node, scope: Scope, rules: tuple[Rule, ...], matched: Matched
 ) -> tuple[Rule, str] | None:
     for rule in rules:
-        if scope.layer not in rule.layers or rule.pattern in matched.timed_out:
+        if scope.layer not in rule.layers:
             continue
         for name in _output_names(joint, node, scope):
-            try:
-                if _matches(rule, scope, name):
-                    return rule, name
-            except MatchTimeout:
-                matched.timed_out.add(rule.pattern)
-                break
+            if _matches(rule, scope, name, matched):
+                return rule, name
     return None
 
 
@@ -73,7 +68,7 @@ def _same_call(scope: Scope, other: Scope | None) -> bool:
     return other is not None and other.call == scope.call and other.chain[-1:] == scope.chain[-1:]
 
 
-def _matches(rule: Rule, scope: Scope, name: str) -> bool:
+def _matches(rule: Rule, scope: Scope, name: str, matched: Matched) -> bool:
     if rule.literal:
         return simplified(rule.pattern) in simplified(name)
-    return any(fullmatch(rule.pattern, path) for path in operator_paths(scope, (name,)))
+    return any(matched.fullmatch(rule, path) for path in operator_paths(scope, (name,)))

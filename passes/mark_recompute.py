@@ -18,7 +18,6 @@ from torch.fx import Node
 
 from .joint import JointGraph, decide
 from .matched import Matched
-from .matching import MatchTimeout, fullmatch
 from .operators import function_names, target_names
 from .policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
 from .scopes import Scope
@@ -53,18 +52,15 @@ def _by_layer_or_module(layer: LayerPlan, scope: Scope) -> tuple[Rule, Hashable,
 
 
 def _by_operator(node: Node, scope: Scope, rules: list[Rule], matched: Matched) -> tuple[Rule, Hashable, str] | None:
+    called = [(path, scope.call) for path in operator_paths(scope, function_names(scope))]
+    own = [(path, node.name) for path in operator_paths(scope, target_names(node))]
     for rule in rules:
-        if scope.layer not in rule.layers or rule.pattern in matched.timed_out:
+        if scope.layer not in rule.layers:
             continue
-        for call, names in ((scope.call, function_names(scope)), (node.name, target_names(node))):
-            for path in operator_paths(scope, names):
-                try:
-                    if fullmatch(rule.pattern, path):
-                        matched.operators.setdefault(node, rule)
-                        return rule, (path, scope.chain[-1][1], call), f"operator {path} is recomputed"
-                except MatchTimeout:
-                    matched.timed_out.add(rule.pattern)
-                    return None
+        for path, call in called + own:
+            if matched.fullmatch(rule, path):
+                matched.operators.setdefault(node, rule)
+                return rule, (path, scope.chain[-1][1], call), f"operator {path} is recomputed"
     return None
 
 

@@ -142,8 +142,26 @@ def argument(node: Node, name: str, *, missing: object = None) -> object:
 
 
 def chooses_indices(node: Node) -> bool:
-    """Whether rounding could make a second run choose other elements: topk, sort, argmax, nonzero, ..."""
-    return bool(_INDEX_CHOOSING.intersection(target_names(node)))
+    """Whether rounding could make a second run choose other elements: topk, sort, argmax, nonzero, ...
+
+    By name, and by nature: what makes indices of floating-point numbers chooses (``max`` over a dimension, say). Attention
+    returns integers too, its random seed and sizes.
+    """
+    names = target_names(node)
+    if _INDEX_CHOOSING.intersection(names):
+        return True
+    return "attention" not in names and _makes_indices(node) and any(_is_floating(i) for i in node.all_input_nodes)
+
+
+def _makes_indices(node: Node) -> bool:
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else (value,)
+    return any(isinstance(v, torch.Tensor) and v.dtype in (torch.int32, torch.int64) for v in values)
+
+
+def _is_floating(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def has_effect(node: Node) -> bool:

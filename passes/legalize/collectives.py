@@ -1,7 +1,9 @@
 """A collective is decided with the wait behind it: saving attaches behind the wait, so the raw result gains no user.
 
-raw  = all_gather_into_tensor(x)   SAVE       ->  -
-full = wait_tensor(raw)            RECOMPUTE  ->  SAVE
+    raw  = all_gather_into_tensor(x)   SAVE       ->  -
+    full = wait_tensor(raw)            RECOMPUTE  ->  SAVE
+
+Fusions of a collective with a matrix product look at the number of users, and still match.
 """
 
 from __future__ import annotations

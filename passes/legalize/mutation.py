@@ -1,8 +1,10 @@
 """What is read from an input before the forward changes it is saved: a second read would see the new contents.
 
-b = placeholder            (changed by copy_ at the end of the forward)
-twice = mul(b, 2)          -  ->  SAVE
-s = sin(twice)
+    b = placeholder            (changed by copy_ at the end of the forward)
+    twice = mul(b, 2)          -  ->  SAVE
+    s = sin(twice)
+
+What the backward itself reads of such an input is copied before (``pin_mutated_inputs``).
 """
 
 from __future__ import annotations

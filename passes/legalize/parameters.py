@@ -1,7 +1,9 @@
 """What is computed from parameters alone, and cheaply, is recomputed: saved, it would be a second copy of the model.
 
-w16 = to(weight, bfloat16)   -  ->  RECOMPUTE
-out = mm(x, w16)
+    w16 = to(weight, bfloat16)   -  ->  RECOMPUTE
+    out = mm(x, w16)
+
+Parameters stay in memory, so such a value can always be had again.
 """
 
 from __future__ import annotations

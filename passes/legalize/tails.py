@@ -1,8 +1,10 @@
 """Views, waits and casts behind an operator that a rule names follow it: saved in its place, they would defeat the rule.
 
-gelu = gelu(fc1)           RECOMPUTE     select_module: {'.*\\.gelu': ...}
-flat = view(gelu)          -  ->  RECOMPUTE
-fc2  = addmm(flat)
+    gelu = gelu(fc1)           RECOMPUTE     select_module: {'.*\\.gelu': ...}
+    flat = view(gelu)          -  ->  RECOMPUTE
+    fc2  = addmm(flat)
+
+Only nodes with that single input follow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """A tuple-valued operator and its ``getitem``s decide as one: half saved, half recomputed has no solution.
 
-values, indices = topk(x)     SAVE          SAVE
-getitem(topk, 0)              RECOMPUTE ->  SAVE
+    pair    = topk(x)             SAVE
+    values  = getitem(pair, 0)    RECOMPUTE  ->  SAVE
+    indices = getitem(pair, 1)    RECOMPUTE  ->  SAVE
+
+The operator decides, unless one of its outputs is to be saved.
 """
 
 from __future__ import annotations

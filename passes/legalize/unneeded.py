@@ -1,8 +1,10 @@
 """What the backward does not need is not run again.
 
-fc1  = addmm(norm)         RECOMPUTE
-gelu = gelu(fc1)           RECOMPUTE          the backward of fc2 reads it
-fc2  = addmm(gelu)         RECOMPUTE  ->  -   only the next layer reads it
+    fc1  = addmm(norm)         RECOMPUTE
+    gelu = gelu(fc1)           RECOMPUTE          the backward of fc2 reads it
+    fc2  = addmm(gelu)         RECOMPUTE  ->  -   only the next layer reads it
+
+Nothing is left undone by that: such a value never crosses to the backward.
 """
 
 from __future__ import annotations

@@ -41,12 +41,17 @@ def test_mask_of_backward_is_that_of_forward(config: object, backend: str) -> No
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize(
     ("config", "backend"),
-    [(EMPTY, "no-op"), (FULL, "no-op"), (select({".*drop": [0]}), "no-op"), (FULL, "aot_eager"), (EMPTY, "inductor"), (FULL, "inductor")],
+    [
+        (EMPTY, "no-op"),
+        (FULL, "no-op"),
+        (select({".*drop": [0]}), "no-op"),
+        (FULL, "aot_eager"),
+        (EMPTY, "inductor"),
+        (FULL, "inductor"),
+    ],
     ids=lambda value: value if isinstance(value, str) else "full" if value is FULL else "select" if value else "empty",
 )
 def test_memory_budget_has_no_effect_and_is_named(budget: float, config: object, backend: str) -> None:
-    if backend == "inductor" and budget not in (0.0, 0.5):
-        pytest.skip("two budgets are enough where a compilation takes seconds")
     model = stack(lambda: Residual(Mlp(dropout=0.5)), 2)
     plan = select({".*drop": [0]}) if isinstance(config, dict) and config else config
     with functorch_config.patch(activation_memory_budget=budget):
@@ -151,7 +156,7 @@ def test_gradient_is_the_factor_that_was_drawn_under_inductor(draw: str) -> None
 def test_random_operator_named_by_itself(draw: str, backend: str) -> None:
     names = {"custom operator": "noise", "exponential_": "exponential", "normal_": "normal.*"}
     pattern = rf"(?:.*\.)?{names.get(draw, draw)}"
-    check(FourDraws(draw).double(), [x()], select({pattern: ["0-3"]}), backend, warns=["chooses"] if draw == "multinomial" else [])
+    check(FourDraws(draw).double(), [x()], select({pattern: ["0-3"]}), backend, warns=["which chooses elements"] * 4 if draw == "multinomial" else [])
 
 
 class OwnGenerator(nn.Module):
@@ -167,7 +172,7 @@ class OwnGenerator(nn.Module):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fifty_steps_with_dropout(backend: str) -> None:
     model = stack(lambda: Mlp(dropout=0.3), 3)
-    trained = check(model, [x(8)], FULL, backend, steps=50, lr=0.05)
+    trained = check(model, [x(8)], FULL, backend, steps=50, lr=1e-3)
     assert any(row.kind == "random state" or row.rule == "legalize.random" for row in trained.explanation.values) or (
         backend == "inductor"
     )

@@ -263,7 +263,7 @@ def save(*nodes: Node, region: int | None = None, layer: int | None = 0, path: s
 
 def split(joint: JointGraph) -> tuple[GraphModule, GraphModule]:
     """Split a copy of a decided joint graph with torch's partitioner, as the pipeline does."""
-    copy = torch_bridge_copy(joint)
+    copy = copied(joint)
 
     def write(node: Node, recomputed: bool | None) -> None:
         own = copy[node]
@@ -274,10 +274,15 @@ def split(joint: JointGraph) -> tuple[GraphModule, GraphModule]:
 
     tag(joint, write)
     module = GraphModule(nn.Module(), next(iter(copy.values())).graph)
-    return min_cut_rematerialization_partition(module, (), num_fwd_outputs=joint.num_fwd_outputs)
+    with _fake_mode_of(joint):  # in which torch makes the random states it saves
+        return min_cut_rematerialization_partition(module, (), num_fwd_outputs=joint.num_fwd_outputs)
 
 
-def torch_bridge_copy(joint: JointGraph) -> dict[Node, Node]:
+def _fake_mode_of(joint: JointGraph) -> FakeTensorMode:
+    return next(n.meta["val"].fake_mode for n in joint.graph.nodes if "val" in n.meta)
+
+
+def copied(joint: JointGraph) -> dict[Node, Node]:
     """Each node of a graph -> its copy in a graph of its own, with the same names."""
     graph = Graph()
     copies: dict[Node, Node] = {}
