@@ -25,7 +25,14 @@ class Capture:
         layer_of_path: module path of a layer -> its number; empty where the graph's names do not start at the model.
         layers: the layers that have operators in the graph.
         trains: whether a backward is compiled for it.
+        graph: a copy of it, until it is rewritten.
+        inputs: stand-ins for its inputs, until it is rewritten.
         rewritten: what the pipeline made of it; None for inference, and after a hit in torch's compile cache.
+        met: the fields of the rules that matched something in it, each with the layer.
+        effective: the fields of the rules by which something in it is recomputed.
+        ineffective: the fields of the rules that asked for it and by which nothing is.
+        warnings: what rewriting it gave cause to say.
+        autocast: the devices and types for which autocast was on.
     """
 
     number: int
@@ -35,6 +42,10 @@ class Capture:
     graph: GraphModule | None
     inputs: list[Any] | None
     rewritten: Rewritten | None = None
+    met: frozenset[tuple[str, int]] = frozenset()
+    effective: frozenset[str] = frozenset()
+    ineffective: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
 
     def rewrite(
@@ -49,6 +60,11 @@ class Capture:
         """Run the pipeline on the joint graph of this capture: a partition function, once ``plan`` is bound."""
         source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices)
         self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path)
+        self.graph = self.inputs = None
+        self.met = frozenset(self.rewritten.matched.met)
+        self.effective = frozenset(self.rewritten.matched.effective)
+        self.ineffective = frozenset(self.rewritten.matched.ineffective)
+        self.warnings = tuple(self.rewritten.matched.warnings)
         return forward, backward
 
 

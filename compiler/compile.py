@@ -24,6 +24,7 @@ from .lowering import Backend, check_backend
 from .plan import resolve
 from .session import PolicyNotApplied, Session
 from .stand_in import replaced_meta_tensors
+from .unapplied import unapplied
 
 Layers = str | Sequence[str] | None
 _NUMBER = itertools.count()
@@ -206,9 +207,8 @@ def trace(
         raise
     finally:
         torch.set_rng_state(random_state)
-    texts = [t for c in session.captures if c.rewritten for t in c.rewritten.matched.warnings]
-    texts += session.unapplied(_new(breaks, torch_bridge.graph_break_reasons()))
-    session.say([*plan.warnings, *texts])
+    missing = unapplied(plan, session.captures, _new(breaks, torch_bridge.graph_break_reasons()))
+    session.say([*plan.warnings, *session.found_in_graphs(), *missing])
     return explain_session(session)
 
 

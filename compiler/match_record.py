@@ -17,16 +17,25 @@ from . import torch_bridge
 
 @dataclass(frozen=True)
 class MatchRecord:
-    """What a graph met when it was compiled: the fields of the rules that matched, and the warnings given."""
+    """What a graph met when it was compiled, as in ``Matched``."""
 
-    rules: frozenset[str]
+    met: frozenset[tuple[str, int]]
+    effective: frozenset[str]
+    ineffective: frozenset[str]
     warnings: tuple[str, ...]
 
 
 def write(key: str, matched: Matched) -> None:
     """Keep what a graph met. A cache that cannot be written costs only the time to find it out again."""
     path = _path(key)
-    text = json.dumps({"rules": sorted(rule.field for rule in matched.rules), "warnings": matched.warnings})
+    text = json.dumps(
+        {
+            "met": sorted(matched.met),
+            "effective": sorted(matched.effective),
+            "ineffective": sorted(matched.ineffective),
+            "warnings": matched.warnings,
+        }
+    )
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
@@ -38,8 +47,10 @@ def read(key: str) -> MatchRecord | None:
     """Read what a graph met when it was compiled; None when nobody knows."""
     try:
         found = json.loads(_path(key).read_text())
-        return MatchRecord(frozenset(found["rules"]), tuple(found["warnings"]))
-    except (OSError, ValueError, KeyError):
+        met = frozenset((str(field), int(layer)) for field, layer in found["met"])
+        effective, ineffective = frozenset(found["effective"]), frozenset(found["ineffective"])
+        return MatchRecord(met, effective, ineffective, tuple(found["warnings"]))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

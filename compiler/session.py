@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from ..passes.policy import Plan, Rule
+from ..passes.policy import Plan
 from ..passes.scopes import module_path
 from . import match_record, torch_bridge
 from .cache_key import cache_key
@@ -19,6 +19,8 @@ from .capture import Capture, capture, same_autocast
 from .clock import Clock
 from .errors import MemoptWarning
 from .lowering import Backend, lower, split_only
+from .pipeline import snapshot
+from .unapplied import unapplied
 
 
 class PolicyNotApplied(RuntimeError):
@@ -47,7 +49,6 @@ class Session:
     captures: list[Capture] = field(default_factory=list)
     runs: int = 0
     said: list[str] = field(default_factory=list)
-    _met: set[str] = field(default_factory=set)
     _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
@@ -63,8 +64,6 @@ class Session:
             compiled = split_only(self.backend, graph, inputs, partition, self.options)
         self.captures.append(seen)
         if seen.rewritten is not None:
-            seen.graph = seen.inputs = None
-            self._met |= {rule.field for rule in seen.rewritten.matched.rules}
             match_record.write(key, seen.rewritten.matched)
         elif seen.trains:
             self._recall(seen, key)
@@ -80,7 +79,7 @@ class Session:
         if seen.rewritten is None and seen.trains and seen.graph is not None and seen.inputs is not None:
             with same_autocast(seen):
                 partition = functools.partial(seen.rewrite, self.plan)
-                split_only(self.backend, snapshot_of(seen), seen.inputs, partition, self.options)
+                split_only(self.backend, snapshot(seen.graph), seen.inputs, partition, self.options)
         return seen
 
     def seconds(self) -> dict[str, float]:
@@ -94,45 +93,14 @@ class Session:
     def _recall(self, seen: Capture, key: str) -> None:
         record = match_record.read(key)
         if record is not None:
-            self._met |= record.rules
-            self.said += [text for text in record.warnings if text not in self.said]
-            return
-        self.rewritten(seen)
-        seen.trains = seen.rewritten is not None  # without a joint graph, no output needs a gradient
-        if seen.rewritten is not None:
-            self._met |= {rule.field for rule in seen.rewritten.matched.rules}
+            seen.met, seen.effective = record.met, record.effective
+            seen.ineffective, seen.warnings = record.ineffective, record.warnings
+        else:
+            self.rewritten(seen)
+            seen.trains = seen.rewritten is not None  # without a joint graph, no output needs a gradient
 
     def __repr__(self) -> str:
         return f"memopt({self.backend!r})"
-
-    # ------------------------------------------------------------ what had no effect
-
-    def unapplied(self, breaks: Sequence[str]) -> list[str]:
-        """What the plan asks for and no captured graph has, as sentences. ``breaks`` are torch's reasons for graph breaks."""
-        covered: set[int] = set().union(*(c.layers for c in self.captures)) if self.captures else set()
-        rules = {rule for layer in self.plan.layers for rule in layer.rules.values()} | set(self.plan.pending)
-        wanted = {i for rule in rules for i in rule.layers}
-        lost = sorted(i for i in wanted if i not in covered)
-        texts = []
-        if lost:
-            paths = ", ".join(f"{i} ({self.plan.layers[i].path})" for i in lost[:8]) + (", ..." if len(lost) > 8 else "")
-            why = f" The graph broke at: {'; '.join(b.splitlines()[0] for b in breaks)}." if breaks else ""
-            texts.append(
-                f"layers {paths} are compiled in graphs that do not name them, and keep torch's own choice.{why} "
-                "Remove what breaks the graph: fullgraph=True shows where."
-            )
-        if any(c.trains for c in self.captures) and not lost:
-            texts += [t for rule in self._unmet() if (t := self._unmatched_text(rule))]
-        return texts
-
-    def _unmet(self) -> list[Rule]:
-        return [rule for rule in (*self.plan.pending, *self.plan.exclude) if rule.field not in self._met]
-
-    def _unmatched_text(self, rule: Rule) -> str:
-        hints = self.plan.hints.get(rule.pattern, ())
-        near = f" Nearest paths: {', '.join(hints)}." if hints else ""
-        kind = "operator of a recomputed region" if rule in self.plan.exclude else "module or operator"
-        return f"{rule.field} did not match any {kind}, and has no effect.{near}"
 
     def say(self, texts: Sequence[str], *, stacklevel: int = 3) -> None:
         """Warn about each text once; with ``strict`` raise instead."""
@@ -145,16 +113,11 @@ class Session:
 
     def after_capture(self, breaks: Sequence[str]) -> None:
         """Tell the user what the graphs captured so far say about the configuration."""
-        own = [text for c in self.captures if c.rewritten for text in c.rewritten.matched.warnings]
-        self.say([*own, *self.unapplied(breaks)], stacklevel=5)
+        self.say([*self.found_in_graphs(), *unapplied(self.plan, self.captures, breaks)], stacklevel=5)
 
-
-def snapshot_of(seen: Capture) -> GraphModule:
-    """A fresh copy of a captured graph, for a compiler to take over."""
-    from .pipeline import snapshot
-
-    assert seen.graph is not None
-    return snapshot(seen.graph)
+    def found_in_graphs(self) -> list[str]:
+        """What rewriting the graphs gave cause to say."""
+        return [text for seen in self.captures for text in seen.warnings]
 
 
 def _tensors(model: nn.Module) -> dict[str, int]:

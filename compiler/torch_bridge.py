@@ -20,6 +20,7 @@ from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
@@ -169,9 +170,14 @@ class InductorPartitioner(CustomPartitionerFn):
 def compile_inductor(
     gm: GraphModule, inputs: Sequence[Any], partition: Partition, key: str, options: dict[str, Any] | None
 ) -> Compiled:
-    """Compile a captured graph with inductor, split by ``partition``."""
+    """Compile a captured graph with inductor, split by ``partition``.
+
+    Saved buffers are not given away to the backward, which would then refuse ``retain_graph`` after a plain backward. That
+    costs no memory where it matters: at the peak, when the backward begins, every saved buffer is alive anyway.
+    """
     patches = {**(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
-    return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
+    with mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", return_value=[]):
+        return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
 
 
 def _run_as_is(gm: GraphModule, _inputs: Sequence[Any], **_: Any) -> Compiled:

@@ -32,24 +32,24 @@ def mark_exclude(joint: JointGraph, plan: Plan, matched: Matched) -> None:
         if not is_recomputed(node):
             continue
         scope = joint.scopes[node]
-        found = _first_match(joint, node, scope, plan.exclude, matched)
-        if found is None:
-            continue
-        rule, name = found
-        matched.rules.add(rule)
-        keep(node, rule.field, f"{name} is excluded from recomputation")
+        found = _matches(joint, node, scope, plan.exclude, matched)
+        if found:
+            rule, name = found[0]
+            keep(node, rule.field, f"{name} is excluded from recomputation")
 
 
-def _first_match(
-    joint: JointGraph, node: Node, scope: Scope, rules: tuple[Rule, ...], matched: Matched
-) -> tuple[Rule, str] | None:
+def _matches(joint: JointGraph, node: Node, scope: Scope, rules: tuple[Rule, ...], matched: Matched) -> list[tuple[Rule, str]]:
+    """The rules that name the node, each with the name it matched; all of them are credited."""
+    found = []
+    names = list(_output_names(joint, node, scope))
     for rule in rules:
-        if scope.layer not in rule.layers:
+        if scope.layer is None or scope.layer not in rule.layers:
             continue
-        for name in _output_names(joint, node, scope):
-            if _matches(rule, scope, name, matched):
-                return rule, name
-    return None
+        name = next((name for name in names if _names(rule, scope, name, matched)), None)
+        if name is not None:
+            matched.credit(rule, scope.layer)
+            found.append((rule, name))
+    return found
 
 
 def _output_names(joint: JointGraph, node: Node, scope: Scope) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _same_call(scope: Scope, other: Scope | None) -> bool:
     return other is not None and other.call == scope.call and other.chain[-1:] == scope.chain[-1:]
 
 
-def _matches(rule: Rule, scope: Scope, name: str, matched: Matched) -> bool:
+def _names(rule: Rule, scope: Scope, name: str, matched: Matched) -> bool:
     if rule.literal:
         return simplified(rule.pattern) in simplified(name)
     return any(matched.fullmatch(rule, path) for path in operator_paths(scope, (name,)))

@@ -31,11 +31,15 @@ def mark_recompute(joint: JointGraph, plan: Plan, matched: Matched) -> None:
         scope = joint.scopes.get(node)
         if scope is None or scope.layer is None:
             continue
-        found = _by_layer_or_module(plan.layers[scope.layer], scope) or _by_operator(node, scope, pending, matched)
+        named = _by_operator(node, scope, pending, matched)
+        found = _by_layer_or_module(plan.layers[scope.layer], scope)
+        if found is None and named is not None:
+            found = named
+            matched.operators.setdefault(node, named[0])
         if found is None:
             continue
         rule, key, reason = found
-        matched.rules.add(rule)
+        matched.credit(rule, scope.layer)
         region = regions.setdefault((scope.layer, key), len(regions))
         decide(node, Decision(Action.RECOMPUTE, rule.field, scope.layer, scope.path, reason, region))
 
@@ -52,16 +56,18 @@ def _by_layer_or_module(layer: LayerPlan, scope: Scope) -> tuple[Rule, Hashable,
 
 
 def _by_operator(node: Node, scope: Scope, rules: list[Rule], matched: Matched) -> tuple[Rule, Hashable, str] | None:
+    """The first rule that names the operator; every one that does is credited."""
     called = [(path, scope.call) for path in operator_paths(scope, function_names(scope))]
     own = [(path, node.name) for path in operator_paths(scope, target_names(node))]
+    first: tuple[Rule, Hashable, str] | None = None
     for rule in rules:
-        if scope.layer not in rule.layers:
+        if scope.layer is None or scope.layer not in rule.layers:
             continue
-        for path, call in called + own:
-            if matched.fullmatch(rule, path):
-                matched.operators.setdefault(node, rule)
-                return rule, (path, scope.chain[-1][1], call), f"operator {path} is recomputed"
-    return None
+        found = next(((path, call) for path, call in called + own if matched.fullmatch(rule, path)), None)
+        if found is not None:
+            matched.credit(rule, scope.layer)
+            first = first or (rule, (found[0], scope.chain[-1][1], found[1]), f"operator {found[0]} is recomputed")
+    return first
 
 
 def operator_paths(scope: Scope, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What the rules of a configuration met in the graphs seen so far: the ground for saying what had no effect."""
+"""What the rules of a configuration met in a graph: the ground for saying what had no effect."""
 
 from __future__ import annotations
 
@@ -15,19 +15,34 @@ class Matched:
     """Which rules matched something.
 
     Attributes:
-        rules: every rule that covered a node.
+        met: (rule's field, layer) for every layer in which a rule matched, whether or not an earlier rule had decided.
+        effective: the fields of rules by which something is recomputed in the end.
+        ineffective: the fields of rules that asked for it, and by which nothing is.
         operators: nodes that a rule names as operators, and so forces.
         timed_out: patterns that took too long on some operator path, and count as no match from then on.
         warnings: what the user should hear.
     """
 
-    rules: set[Rule] = field(default_factory=set)
+    met: set[tuple[str, int]] = field(default_factory=set)
+    effective: set[str] = field(default_factory=set)
+    ineffective: set[str] = field(default_factory=set)
     operators: dict[Node, Rule] = field(default_factory=dict)
     timed_out: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
+    _known: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def credit(self, rule: Rule, layer: int) -> None:
+        """Record that the rule matched in the layer."""
+        self.met.add((rule.field, layer))
 
     def fullmatch(self, rule: Rule, path: str) -> bool:
         """Whether the rule's pattern matches the whole operator path; a match that takes too long is none, and is told."""
+        known = self._known.get((rule.pattern, path))
+        if known is None:
+            known = self._known[rule.pattern, path] = self._fullmatch(rule, path)
+        return known
+
+    def _fullmatch(self, rule: Rule, path: str) -> bool:
         if rule.pattern in self.timed_out:
             return False
         try:

@@ -6,13 +6,15 @@ import os
 import shutil
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import nn
 
 from ..compiler.compile import compile_with_memopt, explain
 from ..compiler.config import MemoptConfig, load_config
@@ -74,8 +76,16 @@ def run_demo(
     _check(settings, memopt_config, backend)
     text = text or read_text()
     _print_task(console, settings, memopt_config, backend, text)
-    plain = _with_bar(console, "plain torch.compile", partial(torch.compile, backend=backend), settings, text)
-    ours = _with_bar(console, "memopt", partial(compile_with_memopt, cfg=memopt_config, backend=backend), settings, text)
+    chosen = backend
+
+    def compile_plain(model: GPT) -> Callable[..., Any]:
+        return torch.compile(model, backend=chosen)
+
+    def compile_ours(model: GPT) -> nn.Module:
+        return compile_with_memopt(model, memopt_config, backend=chosen)
+
+    plain = _with_bar(console, "plain torch.compile", compile_plain, settings, text)
+    ours = _with_bar(console, "memopt", compile_ours, settings, text)
     outcome = Outcome(plain, ours, explain(ours.model))
     console.print()
     print_report(console, plain, ours, outcome.explanation)
@@ -118,5 +128,3 @@ def _with_bar(console: Console, name: str, compile_model: Compile, settings: Set
             bar.update(task, advance=1, note=f"loss {loss:.3f}")
 
         return train(compile_model, settings, text, advance)
-
-

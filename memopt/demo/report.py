@@ -109,6 +109,7 @@ def _by_rule(values: Sequence[ValueRow]) -> Table:
         layers = "outside" if outside else layer_ranges(row.layer for row in rows if row.layer is not None)
         size = sum(row.bytes or 0 for row in rows)
         largest = max(rows, key=lambda row: row.bytes or 0)
-        where = f"{largest.path or '(the model)'}, {largest.op}, {' x '.join(map(str, largest.shape)) or 'scalar'}"
+        path = largest.path or ("the model" if outside else "the layer")
+        where = f"{path}: {largest.op}, {' x '.join(map(str, largest.shape)) or 'scalar'}"
         table.add_row(layers, action, rule or "none: torch's own choice", str(len(rows)), human_bytes(size), where)
     return table

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..joint import JointGraph
+from ..joint import JointGraph, decision_of, is_recomputed
+from ..mark_checkpoint import RULE as CHECKPOINT
 from ..matched import Matched
 from .boundaries import keep_what_leaves_a_region
 from .collectives import decide_collective_with_wait
@@ -42,5 +43,12 @@ WITH_RULES: tuple[Legalization, ...] = (
 
 def legalize(joint: JointGraph, matched: Matched, *, with_rules: bool) -> None:
     """Run the legalizations in their order. Running them twice changes nothing more."""
+    asked = _recomputing_rules(joint)
     for rule in WITH_RULES if with_rules else ALWAYS:
         rule(joint, matched)
+    matched.effective = _recomputing_rules(joint)
+    matched.ineffective = asked - matched.effective - {CHECKPOINT}
+
+
+def _recomputing_rules(joint: JointGraph) -> set[str]:
+    return {d.rule for n in joint.graph.nodes if is_recomputed(n) and (d := decision_of(n)) is not None}

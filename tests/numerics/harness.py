@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from memopt import Explanation, MemoptWarning, compile_with_memopt, explain
 from memopt.compiler.layers import find_layers
 from torch import nn
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten
+
+from memopt import Explanation, MemoptWarning, compile_with_memopt, explain
 
 EMPTY: dict[str, Any] = {}
 
@@ -26,7 +27,6 @@ EMPTY: dict[str, Any] = {}
 def FULL(model: nn.Module, layers: str | Sequence[str] | None = None) -> dict[str, Any]:
     """A configuration that recomputes every layer of ``model``."""
     return full(f"0-{len(find_layers(model, layers)) - 1}")
-
 
 
 def run_as_is(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

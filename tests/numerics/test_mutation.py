@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from harness import BACKENDS, EMPTY, FULL, check
+from harness import BACKENDS, EMPTY, FULL, check, train_step
 from numeric_models import WIDTH, Stack, stack, x
 from torch import nn
 
@@ -67,30 +69,38 @@ def test_buffer_read_through_views(config: str, backend: str) -> None:
 
 
 class BackwardReadsBuffer(nn.Module):
-    """The product's backward reads the buffer itself; nothing between the two could be saved instead.
+    """The product's backward reads the buffer, or a copy of it; nothing between the two could be saved instead."""
 
-    Eager hands the backward what it changed into, unless the forward reads a copy.
-    """
-
-    def __init__(self, *, reads_copy: bool) -> None:
+    def __init__(self, read: str) -> None:
         super().__init__()
-        self.reads_copy = reads_copy
+        self.read = read
         self.register_buffer("scale", torch.full((WIDTH,), 2.0))
         self.w = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        y = (self.scale.clone() if self.reads_copy else self.scale) * (h * self.w)
-        with torch.no_grad():
+        y = (self.scale.clone() if self.read == "a copy" else self.scale) * (h * self.w)
+        if self.read == "unseen by autograd":
             self.scale.data.mul_(3)
+        else:
+            self.scale.mul_(3)
         return y
 
 
 @SOME
-def test_backward_reads_the_buffer_itself(config: str, backend: str) -> None:
-    model = stack(lambda: BackwardReadsBuffer(reads_copy=False))
-    plain = stack(lambda: BackwardReadsBuffer(reads_copy=True))
-    trained = check(model, [x()], CONFIGS[config], backend, steps=2, plain=plain)
+@pytest.mark.parametrize("read", ["a copy", "unseen by autograd"])
+def test_backward_reads_the_buffer_itself(read: str, config: str, backend: str) -> None:
+    trained = check(stack(lambda: BackwardReadsBuffer(read)), [x()], CONFIGS[config], backend, steps=2)
     assert trained.model.layers[0].scale.tolist() == [18.0] * WIDTH
+
+
+@pytest.mark.parametrize("backend", ["no-op", "aot_eager"])
+def test_what_eager_refuses_is_refused(backend: str) -> None:
+    message = "modified by an inplace operation"
+    model = stack(lambda: BackwardReadsBuffer("itself"))
+    with pytest.raises(RuntimeError, match=message):
+        train_step(copy.deepcopy(model), [x()])
+    with pytest.raises(RuntimeError, match=message):
+        check(model, [x()], FULL, backend, plain=stack(lambda: BackwardReadsBuffer("a copy")))
 
 
 class ChangesInput(nn.Module):

@@ -9,9 +9,10 @@ import torch
 import torch._functorch.config as functorch_config
 import torch.nn.functional as F
 from harness import BACKENDS, EMPTY, FULL, NOOP, check, memopt_warnings, run_as_is, select, train_step
-from memopt import compile_with_memopt
 from numeric_models import WIDTH, Block, Mlp, Residual, stack, x
 from torch import nn
+
+from memopt import compile_with_memopt
 
 PLAIN_BACKENDS = ["no-op", "aot_eager"]
 BUDGETS = [0.0, 0.1, 0.5, 0.8]
@@ -156,7 +157,13 @@ def test_gradient_is_the_factor_that_was_drawn_under_inductor(draw: str) -> None
 def test_random_operator_named_by_itself(draw: str, backend: str) -> None:
     names = {"custom operator": "noise", "exponential_": "exponential", "normal_": "normal.*"}
     pattern = rf"(?:.*\.)?{names.get(draw, draw)}"
-    check(FourDraws(draw).double(), [x()], select({pattern: ["0-3"]}), backend, warns=["which chooses elements"] * 4 if draw == "multinomial" else [])
+    check(
+        FourDraws(draw).double(),
+        [x()],
+        select({pattern: ["0-3"]}),
+        backend,
+        warns=["which chooses elements"] * 4 if draw == "multinomial" else [],
+    )
 
 
 class OwnGenerator(nn.Module):

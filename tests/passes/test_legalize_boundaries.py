@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from memopt.passes.legalize.boundaries import keep_what_leaves_a_region
+from memopt.passes.mark_recompute import mark_recompute
 from memopt.passes.matched import Matched
 from memopt.passes.policy import RuleKind
 from printer import Builder, actions, decided, named, plan, recompute, rule, save
-from memopt.passes.mark_recompute import mark_recompute
 from small_graphs import aten, chain, mlp_layer
 
 

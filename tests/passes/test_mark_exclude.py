@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from memopt.passes import mark_exclude as module
+from memopt.passes import matched as matched_module
 from memopt.passes.mark_exclude import mark_exclude
 from memopt.passes.mark_recompute import mark_recompute
 from memopt.passes.matched import Matched
@@ -166,7 +166,7 @@ def test_a_kept_view_keeps_its_storage(golden) -> None:
 
 def test_a_pattern_that_takes_too_long_counts_as_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    real = module.fullmatch
+    real = matched_module.fullmatch
 
     def slow(pattern: str, text: str) -> bool:
         tried.append(pattern)
@@ -174,7 +174,7 @@ def test_a_pattern_that_takes_too_long_counts_as_no_match(monkeypatch: pytest.Mo
             raise MatchTimeout(pattern, text, 1.0)
         return real(pattern, text)
 
-    monkeypatch.setattr(module, "fullmatch", slow)
+    monkeypatch.setattr(matched_module, "fullmatch", slow)
     joint, matched = chain("layers.0.mlp", "layers.0.mlp"), Matched()
     rules = plan(full=[0], exclude={"slow": [0], r"mlp\.sin": [0]})
     mark_recompute(joint, rules, Matched())

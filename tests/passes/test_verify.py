@@ -41,7 +41,9 @@ def test_what_was_to_be_recomputed_and_is_saved() -> None:
     recompute(named(joint, "act"), rule="recompute.select_module['.*mlp']")
     with pytest.raises(VerificationError) as caught:
         verify(joint, *pair)
-    assert str(caught.value) == "act (aten.gelu.default) in layer 0 was to be recomputed by recompute.select_module['.*mlp'], and is saved"
+    assert str(caught.value) == (
+        "act (aten.gelu.default) in layer 0 was to be recomputed by recompute.select_module['.*mlp'], and is saved"
+    )
 
 
 def test_what_was_to_be_saved_and_is_recomputed() -> None:

@@ -132,6 +132,6 @@ def tracked_texts() -> dict[str, str]:
 
 def test_no_tracked_file_names_a_package_registry() -> None:
     # Put together here, so that this file does not hold them either.
-    hosts = [".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("download", "pytorch", "org"), ("conda", "anaconda", "org"))]
+    hosts = [f"{name}.org" for name in ("pypi", "pythonhosted", "download.pytorch", "conda.anaconda")]
     found = [(name, host) for name, text in tracked_texts().items() for host in hosts if host in text.lower()]
     assert found == []

@@ -1,0 +1,77 @@
+"""What a configuration asks for, and no captured graph has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..passes.policy import Plan, Rule
+from .capture import Capture
+from .layer_specs import spoken
+from .plan import ResolvedPlan
+
+
+def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) -> list[str]:
+    """Say what had no effect, one sentence each.
+
+    Args:
+        plan: what was asked for.
+        captures: the graphs captured so far.
+        breaks: torch's reasons for the graph breaks met on the way.
+    """
+    lost = _lost_layers(plan, captures)
+    if lost:
+        return [_lost_text(plan, lost, breaks)]
+    if not any(seen.trains for seen in captures):
+        return []
+    return [*_without_match(plan, captures), *_without_effect(captures)]
+
+
+def _lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
+    seen: frozenset[int] = frozenset().union(*(c.layers for c in captures))
+    rules = {rule for layer in plan.layers for rule in layer.rules.values()} | set(plan.pending)
+    return tuple(sorted({i for rule in rules for i in rule.layers} - seen))
+
+
+def _lost_text(plan: Plan, lost: tuple[int, ...], breaks: Sequence[str]) -> str:
+    paths = ", ".join(plan.layers[i].path for i in lost[:8]) + (", ..." if len(lost) > 8 else "")
+    reasons = "; ".join(reason.splitlines()[0] for reason in breaks)
+    why = f" The graph broke at: {reasons}." if reasons else ""
+    return (
+        f"{spoken(lost)} ({paths}): no captured graph names them, so their rules have no effect and torch decides.{why} "
+        "Either they did not run, or they run in graphs of their own: with fullgraph=True, torch says what breaks the graph."
+    )
+
+
+def _without_match(plan: Plan, captures: Sequence[Capture]) -> list[str]:
+    met: frozenset[tuple[str, int]] = frozenset().union(*(c.met for c in captures))
+    texts = []
+    for rule in plan.no_module if isinstance(plan, ResolvedPlan) else plan.pending:
+        missing = tuple(i for i in rule.layers if (rule.field, i) not in met)
+        if missing:
+            near = plan.hints.get(rule.pattern, ())
+            hint = f" Nearest paths: {', '.join(near)}." if near else ""
+            whole = missing == _named_layers(plan, rule)
+            where = "" if whole else f" in {spoken(missing)}"
+            there = "" if whole else " there"
+            texts.append(f"{rule.field} did not match any module or operator{where}, and has no effect{there}.{hint}")
+    fields = {field for field, _ in met}
+    texts += [
+        f"{rule.field} did not match any operator of a recomputed region, and has no effect."
+        for rule in plan.exclude
+        if rule.field not in fields
+    ]
+    return texts
+
+
+def _named_layers(plan: Plan, rule: Rule) -> tuple[int, ...]:
+    return next((p.layers for p in plan.pending if p.field == rule.field), rule.layers)
+
+
+def _without_effect(captures: Sequence[Capture]) -> list[str]:
+    some: frozenset[str] = frozenset().union(*(c.effective for c in captures))
+    none: frozenset[str] = frozenset().union(*(c.ineffective for c in captures))
+    return [
+        f"{field} matches, and recomputes nothing: what it names only makes values that leave its region, or that the backward "
+        "does not need. Name a larger module, or the operator itself (memopt.trace lists operators by layer and path)."
+        for field in sorted(none - some)
+    ]
