@@ -167,16 +167,20 @@ class InductorPartitioner(CustomPartitionerFn):
         return self._key
 
 
+def _saved_buffers_not_given_away() -> contextlib.AbstractContextManager[Any]:
+    """Within, compiled backwards may not reuse saved buffers: they would refuse ``retain_graph`` after a plain backward.
+
+    That costs no memory where it matters: at the peak, when the backward begins, every saved buffer is alive anyway.
+    """
+    return mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", return_value=[])
+
+
 def compile_inductor(
     gm: GraphModule, inputs: Sequence[Any], partition: Partition, key: str, options: dict[str, Any] | None
 ) -> Compiled:
-    """Compile a captured graph with inductor, split by ``partition``.
-
-    Saved buffers are not given away to the backward, which would then refuse ``retain_graph`` after a plain backward. That
-    costs no memory where it matters: at the peak, when the backward begins, every saved buffer is alive anyway.
-    """
+    """Compile a captured graph with inductor, split by ``partition``."""
     patches = {**(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
-    with mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", return_value=[]):
+    with _saved_buffers_not_given_away():
         return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
 
 
@@ -212,7 +216,7 @@ def _partitioner_replaced(partition: Partition) -> Iterator[list[bool]]:
 
 def compile_aot_backend(backend: Compiled, gm: GraphModule, inputs: Sequence[Any], partition: Partition) -> Compiled | None:
     """Compile with a backend that runs AOTAutograd itself, split by ``partition``; None if it turns out not to run it."""
-    with _partitioner_replaced(partition) as used:
+    with _partitioner_replaced(partition) as used, _saved_buffers_not_given_away():
         compiled: Compiled = backend(gm, inputs)
     return compiled if used else None
 
@@ -225,7 +229,8 @@ def compile_graphs(compiler: GraphCompiler, gm: GraphModule, inputs: Sequence[An
         return compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled)
 
     backend = dynamo_backends.aot_autograd(fw_compiler=boxed, partition_fn=partition, keep_inference_input_mutations=True)
-    compiled: Compiled = backend(gm, inputs)
+    with _saved_buffers_not_given_away():
+        compiled: Compiled = backend(gm, inputs)
     return compiled
 
 

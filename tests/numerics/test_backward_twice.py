@@ -81,7 +81,7 @@ def test_double_backward_is_refused(config: object, backend: str) -> None:
     _, model = pair(config, backend)
     h = x()
     (gradient,) = torch.autograd.grad((model(h) ** 2).sum(), [h], create_graph=True)
-    with pytest.raises(RuntimeError, match="torch.compile with aot_autograd does not currently support double backward"):
+    with pytest.raises(RuntimeError, match=r"torch\.compile with aot_autograd does not currently support double backward"):
         (gradient**2).sum().backward()
 
 

@@ -50,7 +50,8 @@ def _(value: torch.Tensor) -> torch.Tensor:
 
 
 ordered.register_autograd(lambda ctx, grad: grad * 2)
-torch.library._register_effectful_op("memopt_tests::ordered", torch._higher_order_ops.effects._EffectType.ORDERED)
+for name in ("ordered", "announce"):
+    torch.library._register_effectful_op(f"memopt_tests::{name}", torch._higher_order_ops.effects._EffectType.ORDERED)
 
 
 class Prints(nn.Module):
@@ -136,7 +137,7 @@ class UsesOwnOperator(nn.Module):
         self.fc = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(record(torch.sin(self.fc(h))))
+        return torch.sin(record(torch.sin(self.fc(h))))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -146,7 +147,7 @@ def test_own_operator_is_recomputed_with_its_value(backend: str) -> None:
     trained = check(model, [x()], FULL, backend)
     SEEN.clear()
     train_step(trained.model, [x()])
-    assert sorted(SEEN[2:]) == pytest.approx(sorted(SEEN[:2]), abs=1e-6)
+    assert sorted(SEEN[2:]) == pytest.approx(sorted(SEEN[:2]), abs=1e-5)
     assert operators(trained.explanation.graphs[0].backward)["memopt_tests.record.default"] == 2
 
 
