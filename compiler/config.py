@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from .config_model import LayerSwap, MemoptConfig, OpSwap, RecomputeCommConfig, RecomputeConfig, SwapConfig
 from .config_section import Origin, findings_of
@@ -103,22 +103,35 @@ def _parse(text: str, source: str | None) -> MemoptConfig:
 
 def _validate(data: object, origin: Origin, duplicates: list[Finding] | None = None) -> MemoptConfig:
     findings = list(duplicates or ())
-    plain = _plain(data)
     try:
+        plain = _plain(data)
         config = MemoptConfig.model_validate(plain)
     except ValidationError as error:
         findings += findings_of(error)
+    except RecursionError:
+        findings.append(Finding((), "data that is nested too deeply"))
     if findings:
         raise ConfigError([finding.problem(origin.lines) for finding in findings], origin.source)
     return config.with_origin(Origin(origin.source, origin.lines, plain))
 
 
-def _plain(data: object, depth: int = 0) -> object:
-    """Mappings of any class as dicts; anything else as it is, for the fields' own parsers to judge."""
-    if depth > 8 or isinstance(data, (str, BaseModel)):
-        return data
+def _plain(data: object, seen: dict[int, tuple[object, object]] | None = None) -> object:
+    """Mappings of any class as dicts; anything else as it is, for the fields' own parsers to judge.
+
+    What YAML's aliases share stays shared: a few lines of them can stand for more data than there is memory.
+    """
+    # The data is kept with its id, which would be given to something else otherwise.
+    seen = {} if seen is None else seen
+    if id(data) in seen:
+        return seen[id(data)][1]
     if isinstance(data, Mapping):
-        return {key: _plain(value, depth + 1) for key, value in data.items()}
+        mapping: dict[object, object] = {}
+        seen[id(data)] = (data, mapping)
+        mapping.update((key, _plain(value, seen)) for key, value in data.items())
+        return mapping
     if isinstance(data, list):
-        return [_plain(item, depth + 1) for item in data]
+        items: list[object] = []
+        seen[id(data)] = (data, items)
+        items.extend(_plain(item, seen) for item in data)
+        return items
     return data

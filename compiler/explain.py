@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import GraphModule, Node
 
-from ..passes.joint import JointGraph, decision_of
+from ..passes.joint import JointGraph, decision_of, is_recomputed
 from ..passes.operators import is_symbolic, producer, storage_root, target_names
 from ..passes.policy import Action
+from ..passes.scopes import Scope
 from ..passes.verify import computed_again, saved_values
 from .cost import flops, nbytes, shape_of
 from .explain_table import render
@@ -105,10 +106,12 @@ class GraphExplanation:
         joint = self._facts
         saved = saved_values(joint, self.forward)
         crossing = {own for _, own in saved if own is not None}
+        again = _run_again(joint, self.backward)
         rows = [
             _row(self.number, node, joint, saved=node in crossing)
             for node in joint.graph.nodes
-            if _is_value(node, joint) and (node in crossing or joint.read_by_backward(node))
+            if isinstance(node.meta.get("val"), torch.Tensor)
+            and (node in crossing or (node in again and joint.read_by_backward(node)))
         ]
         return (*rows, *(_state_row(self.number, node) for node, own in saved if own is None))
 
@@ -118,14 +121,9 @@ class GraphExplanation:
         joint = self._facts
         before, _ = _saved_by_layer(joint, split_without_memopt(joint)[0])
         after, unknown = _saved_by_layer(joint, self.forward)
-        again = computed_again(joint, self.backward)
         count: dict[int | None, int] = {}
         work: dict[int | None, int] = {}
-        for node in joint.graph.nodes:
-            decision = decision_of(node)
-            decided = decision is not None and decision.action is Action.RECOMPUTE
-            if node in joint.backward or node.op != "call_function" or not (node in again or decided):
-                continue
+        for node in _run_again(joint, self.backward):
             layer = _layer(node, joint)
             count[layer] = count.get(layer, 0) + 1
             work[layer] = work.get(layer, 0) + flops(node)
@@ -185,12 +183,19 @@ def explain_session(session: Session) -> Explanation:
     return Explanation(graphs, tuple(session.said))
 
 
-def _is_value(node: Node, joint: JointGraph) -> bool:
-    return node.op != "output" and node not in joint.backward and isinstance(node.meta.get("val"), torch.Tensor)
+def _run_again(joint: JointGraph, backward: GraphModule) -> set[Node]:
+    """The operators of the forward that the backward runs; one that replays a random state has another name there."""
+    return computed_again(joint, backward) | {n for n in joint.graph.nodes if is_recomputed(n)}
+
+
+def _scope(node: Node, joint: JointGraph) -> Scope | None:
+    """A node's scope; for a value of the backward that the forward computes, that of the operator it is the backward of."""
+    origin = joint.origin_of(node) if node in joint.backward else node
+    return joint.scopes.get(origin) if origin is not None else None
 
 
 def _layer(node: Node, joint: JointGraph) -> int | None:
-    scope = joint.scopes.get(node)
+    scope = _scope(node, joint)
     return scope.layer if scope is not None else None
 
 
@@ -204,7 +209,7 @@ def _kind(node: Node, joint: JointGraph) -> str:
 def _row(graph: int, node: Node, joint: JointGraph, *, saved: bool) -> ValueRow:
     action = Action.SAVE if saved else Action.RECOMPUTE
     decision = decision_of(node)
-    scope = joint.scopes.get(node)
+    scope = _scope(node, joint)
     kind = _kind(node, joint)
     rule, reason = "", BY_TORCH[action]
     if decision is not None and decision.action is action:

@@ -77,6 +77,10 @@ class JointGraph:
                 self.backward.add(node)
         found = ((n, find_scope(n, self.layer_of_path)) for n in self.graph.nodes if n not in self.backward)
         self.scopes = {n: scope for n, scope in found if scope is not None}
+        self._origins: dict[object, Node] = {}
+        for node in self.graph.nodes:
+            if node.op == "call_function" and node not in self.backward and "seq_nr" in node.meta:
+                self._origins.setdefault(node.meta["seq_nr"], node)
         self._adopt_nameless()
         (output,) = self.graph.find_nodes(op="output")
         outputs = output.args[0]
@@ -99,6 +103,13 @@ class JointGraph:
     def read_by_backward(self, node: Node) -> bool:
         """Whether a node of the backward reads the value directly."""
         return any(user in self.backward for user in node.users)
+
+    def origin_of(self, node: Node) -> Node | None:
+        """An operator of the forward whose backward the node is part of; None when torch did not record it.
+
+        Autograd numbers what it differentiates, and the backward of an operator carries the operator's number.
+        """
+        return self._origins.get(node.meta.get("seq_nr"))
 
     def forward_users(self, node: Node) -> Iterable[Node]:
         """The nodes of the forward that read the value; the graph's output is not one."""

@@ -29,9 +29,9 @@ def mark_exclude(joint: JointGraph, plan: Plan, matched: Matched) -> None:
     if not plan.exclude:
         return
     for node in list(joint.forward_operators()):
-        if not is_recomputed(node):
+        scope = joint.scopes.get(node)
+        if scope is None or not is_recomputed(node):
             continue
-        scope = joint.scopes[node]
         found = _matches(joint, node, scope, plan.exclude, matched)
         if found:
             rule, name = found[0]

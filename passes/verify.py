@@ -26,13 +26,13 @@ class VerificationError(AssertionError):
 def saved_values(joint: JointGraph, forward: GraphModule) -> list[tuple[Node, Node | None]]:
     """What the forward graph returns for the backward, each with the node of the joint graph that it is.
 
-    The partitioner adds values of its own, such as random states, which are no node of the joint graph. Their names may be
-    the names of other nodes there.
+    The partitioner adds values of its own, such as random states, which are no node of the joint graph; their names may be
+    the names of other nodes there. And it lets the forward compute values of the backward that depend on no gradient.
     """
     (output,) = forward.graph.find_nodes(op="output")
     returned = output.args[0]
     assert isinstance(returned, list | tuple)
-    nodes = {n.name: n for n in joint.graph.nodes if n not in joint.backward}
+    nodes = {n.name: n for n in joint.graph.nodes}
     saved = [n for n in returned[joint.num_fwd_outputs :] if isinstance(n, Node)]
     return [(n, found if (found := nodes.get(n.name)) is not None and _same(n, found) else None) for n in saved]
 

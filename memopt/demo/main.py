@@ -21,19 +21,22 @@ from ..compiler.config import MemoptConfig, load_config
 from ..compiler.errors import MemoptWarning
 from ..compiler.explain import Explanation
 from .gpt import GPT
+from .measure import alternating_seconds
 from .report import EQUAL, print_report
 from .text import Text, read_text
 from .train import Compile, Run, Settings, gradient_difference, train
 
 CONFIG = Path(__file__).with_name("level2.yaml")
+TIMED_STEPS = 7
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outcome:
-    """Both runs of a demonstration, and what was decided in the second."""
+    """Both runs of a demonstration, the median seconds of a training step in each, and what was decided in the second."""
 
     plain: Run
     ours: Run
+    seconds: tuple[float, float]
     explanation: Explanation
 
     @property
@@ -86,9 +89,11 @@ def run_demo(
 
     plain = _with_bar(console, "plain torch.compile", compile_plain, settings, text)
     ours = _with_bar(console, "memopt", compile_ours, settings, text)
-    outcome = Outcome(plain, ours, explain(ours.model))
+    with console.status("Timing both in turn ..."):
+        seconds = alternating_seconds([plain.step, ours.step], TIMED_STEPS)
+    outcome = Outcome(plain, ours, (seconds[0], seconds[1]), explain(ours.model))
     console.print()
-    print_report(console, plain, ours, outcome.explanation)
+    print_report(console, plain, ours, outcome.seconds, outcome.explanation)
     return outcome
 
 

@@ -9,7 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +24,15 @@ def step_seconds(step: Callable[[], object], steps: int) -> float:
         step()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def alternating_seconds(steps: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Return the median duration of each step, in seconds, called in turn: what else the machine does slows all of them."""
+    times: list[list[float]] = [[] for _ in steps]
+    for _ in range(rounds):
+        for step, own in zip(steps, times, strict=True):
+            own.append(step_seconds(step, 1))
+    return [statistics.median(own) for own in times]
 
 
 def peak_bytes(step: Callable[[], object]) -> int:

@@ -38,14 +38,14 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     return "".join(_BARS[round((value - low) * scale)] for value in picked)
 
 
-def comparison(plain: Run, ours: Run) -> Table:
-    """Both runs, measure by measure."""
+def comparison(plain: Run, ours: Run, seconds: Sequence[float]) -> Table:
+    """Both runs, measure by measure; ``seconds`` are their step times."""
     table = Table(title="Training with and without the configuration", title_justify="left")
     for name in ("", "torch.compile", "memopt", "change"):
         table.add_column(name, justify="left" if not name else "right")
     rows = [
         ("peak memory of a step (activations, gradients)", plain.peak_bytes, ours.peak_bytes, megabytes),
-        ("training step, median", plain.step_seconds, ours.step_seconds, "{:.3f} s".format),
+        ("training step, median", seconds[0], seconds[1], "{:.3f} s".format),
         ("first step, with compilation", plain.first_seconds, ours.first_seconds, "{:.1f} s".format),
         ("loss, first step", plain.losses[0], ours.losses[0], "{:.5f}".format),
         ("loss, last step", plain.losses[-1], ours.losses[-1], "{:.5f}".format),
@@ -65,23 +65,22 @@ def decisions(explanation: Explanation) -> Group:
     return Group(_by_layer(explanation), _by_rule(explanation.values))
 
 
-def conclusion(plain: Run, ours: Run) -> str:
+def conclusion(plain: Run, ours: Run, seconds: Sequence[float]) -> str:
     """The result in one line."""
     difference = gradient_difference(plain, ours)
     agree = f"gradients equal to {difference:.0e}" if difference <= EQUAL else f"gradients DIFFER by {difference:.0e}"
     return (
         f"peak {megabytes(plain.peak_bytes)} -> {megabytes(ours.peak_bytes)} ({change(plain.peak_bytes, ours.peak_bytes)}), "
-        f"step {plain.step_seconds:.2f} s -> {ours.step_seconds:.2f} s "
-        f"({change(plain.step_seconds, ours.step_seconds)}), {agree}"
+        f"step {seconds[0]:.2f} s -> {seconds[1]:.2f} s ({change(*seconds)}), {agree}"
     )
 
 
-def print_report(console: Console, plain: Run, ours: Run, explanation: Explanation) -> None:
+def print_report(console: Console, plain: Run, ours: Run, seconds: Sequence[float], explanation: Explanation) -> None:
     """Print everything."""
     console.print(decisions(explanation))
     console.print("The whole table, value by value: print(memopt.explain(model)), or memopt explain.\n")
-    console.print(comparison(plain, ours))
-    console.print(conclusion(plain, ours), style="bold", highlight=False)
+    console.print(comparison(plain, ours, seconds))
+    console.print(conclusion(plain, ours, seconds), style="bold", highlight=False)
 
 
 def _by_layer(explanation: Explanation) -> Table:

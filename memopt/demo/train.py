@@ -47,7 +47,7 @@ class Run:
         held_out_loss: the loss on text that was not trained on, without dropout.
         first_gradients: the gradients of the first step, by parameter.
         first_seconds: the first step, which includes compilation.
-        step_seconds: the median of the others: forward, backward and optimizer.
+        step: makes one more training step: forward, backward and optimizer.
         peak_bytes: the most memory that was live during one forward and backward, above what was there before it:
             activations and gradients.
     """
@@ -57,7 +57,7 @@ class Run:
     held_out_loss: float
     first_gradients: dict[str, Tensor]
     first_seconds: float
-    step_seconds: float
+    step: Callable[[], object]
     peak_bytes: int
 
 
@@ -82,31 +82,30 @@ def train(compile_model: Compile, settings: Settings, text: Text, progress: Call
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
-    torch.manual_seed(settings.seed + 1)
-    losses: list[float] = []
-    seconds: list[float] = []
-    first: dict[str, Tensor] = {}
-    for number in range(settings.steps):
-        start = time.perf_counter()
-        losses.append(forward_backward(number))
-        if not first:
-            first = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    def update() -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - start)
+
+    def step(number: int = settings.steps) -> float:
+        loss = forward_backward(number)
+        update()
+        return loss
+
+    torch.manual_seed(settings.seed + 1)
+    start = time.perf_counter()
+    losses = [forward_backward(0)]
+    first = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    update()
+    first_seconds = time.perf_counter() - start
+    for number in range(1, settings.steps + 1):
         if progress is not None:
             progress(losses[-1])
+        if number < settings.steps:
+            losses.append(step(number))
+    held_out_loss = _held_out_loss(model, settings, text)
     peak = peak_bytes(lambda: forward_backward(settings.steps))
     optimizer.zero_grad(set_to_none=True)
-    return Run(
-        model,
-        tuple(losses),
-        _held_out_loss(model, settings, text),
-        first,
-        seconds[0],
-        statistics.median(seconds[1:] or seconds),
-        peak,
-    )
+    return Run(model, tuple(losses), held_out_loss, first, first_seconds, step, peak)
 
 
 def gradient_difference(one: Run, other: Run) -> float:

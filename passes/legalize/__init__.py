@@ -42,7 +42,7 @@ WITH_RULES: tuple[Legalization, ...] = (
 
 
 def legalize(joint: JointGraph, matched: Matched, *, with_rules: bool) -> None:
-    """Run the legalizations in their order. Running them twice changes nothing more."""
+    """Run the legalizations in their order, once."""
     asked = _recomputing_rules(joint)
     for rule in WITH_RULES if with_rules else ALWAYS:
         rule(joint, matched)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +392,17 @@ def test_control_characters(tmp_path: Path) -> None:
 def test_a_bomb_of_aliases_is_refused_quickly() -> None:
     text = "a: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
     text += "".join(f"{chr(98 + i)}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]\n" for i in range(9))
+    start = time.perf_counter()
+    message("recompute: &a [" + ", ".join(["*a"] * 1000) + "]")
     assert message(text).startswith("10 problems in the configuration:\n  a (line 1): found the unknown key 'a'; allowed: ")
+    assert time.perf_counter() - start < 20
+
+
+def test_deep_data_in_python() -> None:
+    data: Any = {}
+    for _ in range(100_000):
+        data = {"recompute": data}
+    assert message(data) == "1 problem in the configuration:\n  configuration: data that is nested too deeply"
 
 
 def test_recursive_aliases() -> None:

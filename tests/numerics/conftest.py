@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 
+pytest.register_assert_rewrite("harness")
+
 
 @pytest.fixture(autouse=True)
 def _same_random_numbers_as_eager() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Golden texts: complete graphs before and after a pass, in ``golden/``; ``pytest tests/passes --update-golden`` rewrites them."""
+"""Golden texts: complete graphs before and after a pass, in ``golden/``; ``pytest tests/passes --update-golden`` rewrites."""
 
 from __future__ import annotations
 

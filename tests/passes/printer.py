@@ -157,6 +157,7 @@ class Builder:
             call_of_function: tells two calls of ``fn`` in one module apart.
         """
         node = self._call(name, target, args, kwargs, "is_forward")
+        node.meta["seq_nr"] = len(self.graph.nodes)
         if at:
             node.meta["nn_module_stack"] = _module_stack(at, call)
         if fn is not None:
@@ -164,9 +165,12 @@ class Builder:
             node.meta["source_fn_stack"] = [(call_of_function or f"{function}@{at}#{call}", fn)]
         return node
 
-    def back(self, name: str, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
-        """An operator of the backward."""
-        return self._call(name, target, args, kwargs, "is_backward")
+    def back(self, name: str, target: Callable[..., Any], *args: Any, of: Node | None = None, **kwargs: Any) -> Node:
+        """An operator of the backward; ``of``: the operator of the forward that it differentiates."""
+        node = self._call(name, target, args, kwargs, "is_backward")
+        if of is not None:
+            node.meta["seq_nr"] = of.meta["seq_nr"]
+        return node
 
     def item(self, name: str, source: Node, index: int, **place: Any) -> Node:
         """One output of a tuple-valued operator."""

@@ -19,10 +19,10 @@ def mlp_layer(call_twice: bool = False) -> JointGraph:
     fc2 = b.op("fc2", aten.mm.default, act, w2, at="layers.0.mlp.fc2", fn=F.linear)
     out = b.op("out", aten.add.Tensor, x, fc2, at="layers.0")
     tangent = b.tangent(out)
-    grad_w2 = b.back("grad_w2", aten.mm.default, act, tangent)
-    grad_act = b.back("grad_act", aten.mm.default, tangent, w2)
-    grad_fc1 = b.back("grad_fc1", aten.gelu_backward.default, grad_act, fc1)
-    grad_w1 = b.back("grad_w1", aten.mm.default, x, grad_fc1)
+    grad_w2 = b.back("grad_w2", aten.mm.default, act, tangent, of=fc2)
+    grad_act = b.back("grad_act", aten.mm.default, tangent, w2, of=fc2)
+    grad_fc1 = b.back("grad_fc1", aten.gelu_backward.default, grad_act, fc1, of=act)
+    grad_w1 = b.back("grad_w1", aten.mm.default, x, grad_fc1, of=fc1)
     return b.joint([out], [grad_w1, grad_w2])
 
 
@@ -37,5 +37,5 @@ def chain(*places: str, calls: tuple[int, ...] = ()) -> JointGraph:
         nodes.append(value)
     gradient = b.tangent(value)
     for i, node in reversed(list(enumerate(nodes))):
-        gradient = b.back(f"g{i}", aten.mul.Tensor, gradient, node.args[0])
+        gradient = b.back(f"g{i}", aten.mul.Tensor, gradient, node.args[0], of=node)
     return b.joint([value], [gradient])

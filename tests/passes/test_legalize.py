@@ -25,7 +25,7 @@ def two_layers() -> JointGraph:
         x = b.op(f"out{i}", aten.add.Tensor, x, drop, at=f"layers.{i}")
     gradient = b.tangent(x)
     for i in (1, 0):
-        gradient = b.back(f"grad{i}", aten.mul.Tensor, gradient, named_node(b, f"mask{i}"))
+        gradient = b.back(f"grad{i}", aten.mul.Tensor, gradient, named_node(b, f"mask{i}"), of=named_node(b, f"drop{i}"))
     return b.joint([x], [gradient])
 
 
@@ -68,16 +68,6 @@ def test_torchs_partitioner_honours_what_was_decided(make, rules) -> None:
     verify(joint, *split(joint))
 
 
-@pytest.mark.parametrize("make", [two_layers, mlp_layer])
-def test_a_second_run_changes_nothing_more(make) -> None:
-    joint, matched = make(), Matched()
-    mark_recompute(joint, plan(full=[0]), matched)
-    legalize(joint, matched, with_rules=True)
-    once = actions(joint)
-    legalize(joint, matched, with_rules=True)
-    assert actions(joint) == once
-
-
 def test_an_excluded_random_value_is_saved_and_not_replayed() -> None:
     joint, rules = two_layers(), plan(full=[0, 1], exclude=["bernoulli"])
     mark_recompute(joint, rules, Matched())
@@ -86,3 +76,16 @@ def test_an_excluded_random_value_is_saved_and_not_replayed() -> None:
     assert actions(joint)["mask0"] == actions(joint)["mask1"] == "SAVE"
     assert "fc0" not in actions(joint)  # nothing reads it again
     assert named(joint, "fc0").meta.get("memopt") is None
+
+
+def test_rules_by_which_nothing_is_recomputed_in_the_end_are_told_from_the_others() -> None:
+    """fc2 alone: its product is only added to the residual, so the backward does not need it."""
+    joint, matched = mlp_layer(), Matched()
+    mark_recompute(joint, plan(select={"mlp.fc1": [0], "mlp.fc2": [0]}), matched)
+    legalize(joint, matched, with_rules=True)
+    assert matched.effective == set()
+    assert matched.ineffective == {"recompute.select_module['.*mlp.fc1']", "recompute.select_module['.*mlp.fc2']"}
+    joint, matched = mlp_layer(), Matched()
+    mark_recompute(joint, plan(select={"mlp": [0]}), matched)
+    legalize(joint, matched, with_rules=True)
+    assert (matched.effective, matched.ineffective) == ({"recompute.select_module['.*mlp']"}, set())

@@ -32,8 +32,8 @@ def test_the_rest_of_the_model_is_told_from_another_region() -> None:
     recompute(named(joint, "a1"), region=1)
     run(joint)
     assert decided(joint) == (
-        "a0 SAVE 0 legalize.boundaries — a1 in another region reads it\n"
-        "a1 SAVE 1 legalize.boundaries — a2 in the rest of the model reads it\n"
+        "a0 SAVE 0 legalize.boundaries — a1 in another region needs it\n"
+        "a1 SAVE 1 legalize.boundaries — g2 in the rest of the model needs it\n"
     )
 
 
@@ -44,11 +44,44 @@ def test_the_result_of_an_operator_that_a_rule_names_is_not_kept(unchanged) -> N
     unchanged(joint, lambda joint: keep_what_leaves_a_region(joint, forced))
 
 
-def test_what_only_the_backward_reads_does_not_leave() -> None:
+def test_what_the_backward_of_another_operator_reads_leaves() -> None:
+    """act is read by the backward of fc2; fc1 only by that of act, in the same region."""
     joint = mlp_layer()
     recompute(*(named(joint, n) for n in ("fc1", "act")))
     run(joint)
     assert actions(joint) == {"fc1": "RECOMPUTE", "act": "SAVE"}
+
+
+def region_and_sum(view: bool = False):
+    """A region of ``fc`` and ``out = tanh(fc)``, which only their backward reads; ``total`` lies behind it, in no region."""
+    b = Builder()
+    x, w = b.input("x", 4, 4), b.parameter("w", 4, 4)
+    fc = b.op("fc", aten.mm.default, x, w, at="layers.0.mlp")
+    out = b.op("out", aten.tanh.default, fc, at="layers.0.mlp")
+    read = b.op("flat", aten.view.default, out, [4, 4]) if view else out
+    total = b.op("total", aten.add.Tensor, x, read, at="layers.0")
+    last = b.op("last", aten.exp.default, total, at="layers.0")
+    gradient = b.back("grad_last", aten.mul.Tensor, b.tangent(last), last, of=last)
+    gradient = b.back("grad_out", aten.tanh_backward.default, gradient, out, of=out)
+    joint = b.joint([last], [gradient])
+    recompute(fc, out)
+    return joint
+
+
+def test_what_reads_a_region_is_kept_where_recomputing_it_would_run_the_region_again(golden) -> None:
+    golden("legalize_boundaries_reader", region_and_sum(), run)
+
+
+def test_behind_a_view_too() -> None:
+    joint = region_and_sum(view=True)
+    run(joint)
+    assert actions(joint) == {"fc": "RECOMPUTE", "out": "RECOMPUTE", "total": "SAVE"}
+
+
+def test_around_the_users_own_checkpoints_torch_decides(unchanged) -> None:
+    joint = region_and_sum()
+    recompute(named(joint, "fc"), named(joint, "out"), rule="torch.utils.checkpoint")
+    unchanged(joint, run)
 
 
 def test_a_value_without_a_region_is_left_alone(unchanged) -> None:

@@ -28,7 +28,7 @@ def test_the_outputs_of_named_operators_are_kept(golden) -> None:
     joint, rules, matched = mlp_layer(), plan(select={"mlp": [0]}, exclude=["MatMul"]), Matched()
     mark_recompute(joint, rules, matched)
     golden("mark_exclude", joint, lambda joint: mark_exclude(joint, rules, matched))
-    assert "recompute.exclude_op['MatMul']" in {r.field for r in matched.rules}
+    assert ("recompute.exclude_op['MatMul']", 0) in matched.met
 
 
 @pytest.mark.parametrize("exclude", [(), ["AllGather"], ["fc1"], {r".*\.linear": [1]}, {"linear": [0]}, {r".*\.Linear": [0]}])
@@ -36,7 +36,7 @@ def test_what_is_not_named_stays_recomputed(exclude, unchanged) -> None:
     joint, rules, matched = mlp_layer(), plan(select={"mlp": [0]}, exclude=exclude), Matched()
     mark_recompute(joint, rules, Matched())
     unchanged(joint, lambda joint: mark_exclude(joint, rules, matched))
-    assert matched.rules == set()
+    assert matched.met == set()
 
 
 def test_outside_regions_nothing_is_kept(unchanged) -> None:
@@ -188,6 +188,24 @@ def test_a_decision_to_save_is_left_alone(unchanged) -> None:
     joint, rules = mlp_layer(), plan(full=[0], exclude=["MatMul"])
     recompute(named(joint, "act"))
     unchanged(joint, lambda joint: mark_exclude(joint, rules, Matched()))
+
+
+def test_every_rule_that_names_an_operator_has_matched() -> None:
+    joint, rules, matched = mlp_layer(), plan(full=[0], exclude=["gelu", "aten.gelu", "tanh"]), Matched()
+    mark_recompute(joint, rules, Matched())
+    mark_exclude(joint, rules, matched)
+    assert matched.met == {("recompute.exclude_op['gelu']", 0), ("recompute.exclude_op['aten.gelu']", 0)}
+
+
+def test_a_checkpointed_node_without_a_scope_is_passed_over(unchanged) -> None:
+    """A rewrite may leave a node without a name inside a checkpoint of the user's own."""
+    b = Builder()
+    x = b.input("x", 4, 4)
+    nameless = b.op("nameless", aten.exp.default, x)
+    out = b.op("out", aten.sin.default, nameless, at="head")
+    joint = b.joint([out])
+    recompute(nameless, layer=None)
+    unchanged(joint, lambda joint: mark_exclude(joint, plan(exclude=["exp"]), Matched()))
 
 
 def test_the_reason_names_the_operator() -> None:

@@ -15,7 +15,7 @@ from small_graphs import aten, chain, mlp_layer
 def test_full_covers_every_operator_of_the_layer(golden) -> None:
     matched = Matched()
     golden("mark_recompute_full", mlp_layer(), lambda joint: mark_recompute(joint, plan(full=[0]), matched))
-    assert [r.field for r in matched.rules] == ["recompute.full_recompute_layer"]
+    assert matched.met == {("recompute.full_recompute_layer", 0)}
     assert matched.operators == {}
 
 
@@ -31,7 +31,7 @@ def test_select_module_covers_the_module_and_what_lies_within(golden) -> None:
 def test_without_a_rule_for_it_nothing_is_marked(nothing, unchanged) -> None:
     matched = Matched()
     unchanged(mlp_layer(), lambda joint: mark_recompute(joint, nothing, matched))
-    assert matched.rules == set()
+    assert matched.met == set()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,18 @@ def test_a_module_rule_comes_before_an_operator_rule() -> None:
         "out RECOMPUTE 1 recompute.select_module['.*\\\\.gelu|add'] — operator add is recomputed\n"
     )
     assert {n.name for n in matched.operators} == {"out"}
-    assert len(matched.rules) == 2
+    assert matched.met == {("recompute.select_module['.*mlp']", 0), ("recompute.select_module['.*\\\\.gelu|add']", 0)}
+
+
+def test_a_rule_that_another_one_covers_has_matched_all_the_same() -> None:
+    joint, matched = mlp_layer(), Matched()
+    mark_recompute(joint, plan(select={"mlp": [0]}, operators={r".*\.gelu": [0], r".*\.act\..*": [0], "tanh": [0]}), matched)
+    assert matched.met == {
+        ("recompute.select_module['.*mlp']", 0),
+        ("recompute.select_module['.*\\\\.gelu']", 0),
+        ("recompute.select_module['.*\\\\.act\\\\..*']", 0),
+    }
+    assert matched.operators == {}
 
 
 def test_a_whole_layer_covers_its_operators() -> None:

@@ -1,0 +1,98 @@
+"""Torch's compile caches, on disk and between processes: the same configuration hits, another never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import EMPTY, full, select
+
+HERE = Path(__file__).parent
+
+PROGRAM = """
+import json, sys, warnings
+sys.path.insert(0, {here!r})
+import torch
+torch.set_num_threads(1)
+from torch._dynamo.utils import counters
+from harness import operators, train_step
+from memopt import MemoptWarning, compile_with_memopt, explain
+from numeric_models import Mlp, Residual, stack, x
+model = stack(lambda: Residual(Mlp()), 2)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    compile_with_memopt(model, json.loads(sys.argv[1]), backend="inductor")
+    state = train_step(model, [x()])
+said = [str(w.message) for w in caught if issubclass(w.category, MemoptWarning)]
+derived_before_explain = model.forward.session.captures[0].rewritten is not None
+hits = dict(counters["aot_autograd"])
+explanation = explain(model)
+rows = [(r.graph, r.name, r.layer, r.path, r.op, list(r.shape), r.dtype, r.bytes, r.kind, r.action, r.rule, r.reason)
+        for r in explanation.values]
+print("RESULT" + json.dumps({{
+    "rows": rows,
+    "totals": [[t.layer, t.saved_before, t.saved_after, t.recomputed, t.recomputed_flops] for t in explanation.totals],
+    "said": said,
+    "kept": list(explanation.warnings),
+    "rewrote": derived_before_explain,
+    "hit": hits.get("autograd_cache_hit", 0),
+    "gelus": operators(explanation.graphs[0].backward).get("aten.erf.default", 0),
+    "gradient": state.tensors["gradient of layers.0.inner.fc1.weight"].sum().item(),
+}}))
+"""
+
+
+def run(config: dict[str, Any], cache: Path) -> dict[str, Any]:
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(here=str(HERE)), json.dumps(config)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(done.stdout.split("RESULT")[1])
+    return result
+
+
+@pytest.mark.inductor
+def test_second_process_explains_the_same_and_warns_the_same(tmp_path: Path) -> None:
+    config = select({"inner": [0], "nothing": [1]}, exclude_op=["AllGather"])
+    cold, warm = run(config, tmp_path), run(config, tmp_path)
+    assert (cold["hit"], warm["hit"]) == (0, 1)
+    assert (cold["rewrote"], warm["rewrote"]) == (True, False)
+    assert warm["rows"] == cold["rows"]
+    assert warm["totals"] == cold["totals"]
+    assert warm["said"] == cold["said"]
+    assert warm["kept"] == cold["kept"]
+    assert warm["gradient"] == cold["gradient"]
+    assert len(cold["said"]) == 2
+    assert "recompute.select_module['nothing'] did not match any module or operator" in cold["said"][0]
+    assert "recompute.exclude_op['AllGather'] did not match any operator" in cold["said"][1]
+
+
+@pytest.mark.inductor
+def test_another_configuration_never_gets_the_graph(tmp_path: Path) -> None:
+    configs = [full("0-1"), EMPTY, full("0-1", exclude_op=["MatMul"])]
+    results = [run(config, tmp_path) for config in configs]
+    assert [result["hit"] for result in results] == [0, 0, 0]
+    assert all(result["rewrote"] for result in results)
+    saved = [sum(total[2] for total in result["totals"]) for result in results]
+    assert saved[0] < saved[2] < saved[1]
+    again = run(configs[0], tmp_path)
+    assert again["hit"] == 1
+    assert again["rows"] == results[0]["rows"]
+    assert again["gradient"] == pytest.approx(results[1]["gradient"], rel=1e-12)
