@@ -3,14 +3,16 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Threads that spin while they wait slow everything down as soon as another process wants a core.
+PASSIVE := OMP_WAIT_POLICY=passive
 
 .PHONY: demo test lint types bench check clean
 
 demo: $(READY)
-	$(VENV)/bin/memopt demo
+	$(PASSIVE) $(VENV)/bin/memopt demo
 
 test: $(READY)
-	$(RUN) -m pytest
+	$(PASSIVE) $(RUN) -m pytest
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

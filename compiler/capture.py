@@ -88,7 +88,8 @@ def _starts_at_model(graph: GraphModule, inputs: Any, tensors: dict[str, int]) -
     nothing about the layer's number, and the graph may serve several layers.
     """
     found = ((module_path(source), value) for source, value in torch_bridge.parameter_inputs(graph, inputs))
-    return all(tensors.get(path) == id(value) for path, value in found)
+    # DistributedDataParallel keeps its model in `module`, and torch may start at either.
+    return all(id(value) in (tensors.get(path), tensors.get(path.removeprefix("module."))) for path, value in found)
 
 
 def _autocast_in_force() -> Iterator[tuple[str, torch.dtype]]:

@@ -188,6 +188,7 @@ def trace(
         What :func:`compile_with_memopt` raises.
     """
     check_backend(backend, options)
+    torch_bridge.check_device(device)
     config = load_config(cfg)
     _refuse_what_is_not_available(config, "model")
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)

@@ -236,8 +236,8 @@ def _row(graph: int, node: Node, joint: JointGraph, *, saved: bool) -> ValueRow:
 
 def _state_row(graph: int, node: Node) -> ValueRow:
     value = node.meta.get("val")
-    shape = shape_of(value) if isinstance(value, torch.Tensor) else ()
     size = nbytes(value) if isinstance(value, torch.Tensor) else None
+    shape = (size,) if size is not None else ()  # a generator's state is a vector of bytes
     dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else type(value).__name__
     reason = "a recomputed random operator starts from it"
     return ValueRow(

@@ -53,7 +53,7 @@ def tables(explanation: Explanation) -> Group:
     return Group(*parts)
 
 
-def render(explanation: Explanation, width: int = 150) -> str:
+def render(explanation: Explanation, width: int = 200) -> str:
     """The tables as plain text, ``width`` characters wide."""
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, markup=False)
     console.print(tables(explanation))
@@ -92,7 +92,8 @@ def _value_table(values: tuple[ValueRow, ...]) -> Table:
     title = "Values that the backward needs (parameters and inputs left out: they are in memory anyway)"
     table = Table(title=title, title_justify="left")
     for name in ("layers", "path", "operator", "shape", "bytes", "action", "rule", "reason"):
-        table.add_column(name, overflow="fold", justify="right" if name == "bytes" else "left")
+        # Names of operators and rules stay in one piece, to be searched for and copied.
+        table.add_column(name, no_wrap=name in ("operator", "rule"), justify="right" if name == "bytes" else "left")
     groups: dict[tuple[bool, str, str, str, int | None, str, str, str], list[ValueRow]] = {}
     for row in values:
         if row.kind in ("parameter", "input"):

@@ -134,7 +134,9 @@ def snapshot(module: GraphModule) -> GraphModule:
     copies: dict[Node, Node] = {}
     for node in module.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    return GraphModule(module, graph)
+    copy = GraphModule(module, graph)
+    torch_bridge.copy_sources(module, copy, copies)
+    return copy
 
 
 def _refuse_budgets(joint: GraphModule, matched: Matched) -> None:

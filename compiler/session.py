@@ -12,13 +12,13 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan
-from ..passes.scopes import module_path
 from . import match_record, torch_bridge
 from .cache_key import cache_key
 from .capture import Capture, capture, same_autocast
 from .clock import Clock
 from .errors import MemoptWarning
 from .lowering import Backend, lower, split_only
+from .paths import normalise_path
 from .pipeline import snapshot
 from .unapplied import unapplied
 
@@ -121,4 +121,4 @@ class Session:
 
 
 def _tensors(model: nn.Module) -> dict[str, int]:
-    return {module_path(name): id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    return {normalise_path(name, model): id(p) for name, p in model.named_parameters(remove_duplicate=False)}

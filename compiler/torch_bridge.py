@@ -263,6 +263,16 @@ def parameter_inputs(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[s
                 yield name, value
 
 
+def copy_sources(module: GraphModule, copy: GraphModule, copies: dict[Node, Node]) -> None:
+    """Give a copied graph what torch reads to tell parameters from inputs: where it found each, outside ``node.meta``."""
+    copy.meta.update(module.meta)
+    if hasattr(module, "_param_name_to_source"):
+        copy._param_name_to_source = module._param_name_to_source
+    for node, its_copy in copies.items():
+        if hasattr(node, "_dynamo_source"):
+            its_copy._dynamo_source = node._dynamo_source
+
+
 def fake_inputs(gm: GraphModule) -> list[Any] | None:
     """Stand-ins for the inputs of a captured graph that hold no memory; None when torch did not record them."""
     values = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
@@ -284,6 +294,14 @@ def cache_dir() -> str:
 def inductor_option_names() -> frozenset[str]:
     """The names inductor's ``options`` accepts."""
     return frozenset(inductor_config.get_config_copy())
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that tensors cannot stand for here: torch would end the process instead of raising."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    allowed = {"cpu", *([found.type] if found is not None else [])}
+    if torch.device(device).type not in allowed:
+        raise ValueError(f"device: found {device!r}; allowed: {', '.join(sorted(allowed))}, which this machine's torch has.")
 
 
 @contextlib.contextmanager

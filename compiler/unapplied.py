@@ -72,6 +72,6 @@ def _without_effect(captures: Sequence[Capture]) -> list[str]:
     none: frozenset[str] = frozenset().union(*(c.ineffective for c in captures))
     return [
         f"{field} matches, and recomputes nothing: what it names only makes values that leave its region, or that the backward "
-        "does not need. Name a larger module, or the operator itself (memopt.trace lists operators by layer and path)."
+        "does not need. Name more of the model, or the operator itself (memopt.trace lists operators by layer and path)."
         for field in sorted(none - some)
     ]

@@ -195,7 +195,7 @@ def demo(
     config: Annotated[
         Path | None, typer.Option(help="A configuration for the demonstration's 6 layers.", show_default=False)
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of each run.")] = 20,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each run.")] = 16,
     batch: Annotated[int, typer.Option(min=1, help="Sequences of 256 bytes in a batch.")] = 4,
     backend: Annotated[
         str | None, typer.Option(help="inductor, or aot_eager where there is no C++ compiler.", show_default=False)
@@ -245,7 +245,7 @@ def _or_exit(work: Callable[[], T], *, runs_the_model: bool = False, hint: str =
     except VerificationError:
         raise
     except Exception as error:
-        if isinstance(error, ValueError | TypeError) and _is_ours(error):
+        if isinstance(error, ValueError) and _is_ours(error):
             _print_error(str(error))
         elif runs_the_model:
             _print_error(f"tracing the model failed: {what_failed(error)}.", hint)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+_MACHINERY = frozenset({"importlib", "memopt", "torch"})
+
 
 class FactoryError(ValueError):
     """A model or its inputs could not be had; the message says why, and what to do."""
@@ -103,10 +105,12 @@ def find(path: str, option: str) -> Any:
 def what_failed(error: BaseException) -> str:
     """An error of other people's code in one line: its type, its message, and where it was raised."""
     message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
-    mine = [f for f in own if "site-packages" not in f.filename] or own
-    where = f" ({mine[-1].filename}:{mine[-1].lineno})" if mine else ""
+    frames = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _MACHINERY
+    ]
+    where = f" ({frames[-1]})" if frames else ""
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}:{error.lineno})"
     return f"{type(error).__name__}: {message}{where}" if message else f"{type(error).__name__}{where}"

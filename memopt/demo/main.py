@@ -27,7 +27,7 @@ from .text import Text, read_text
 from .train import Compile, Run, Settings, gradient_difference, train
 
 CONFIG = Path(__file__).with_name("level2.yaml")
-TIMED_STEPS = 7
+TIMED_STEPS = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True)

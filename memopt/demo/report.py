@@ -69,6 +69,7 @@ def conclusion(plain: Run, ours: Run, seconds: Sequence[float]) -> str:
     """The result in one line."""
     difference = gradient_difference(plain, ours)
     agree = f"gradients equal to {difference:.0e}" if difference <= EQUAL else f"gradients DIFFER by {difference:.0e}"
+    agree = "gradients identical" if difference == 0 else agree
     return (
         f"peak {megabytes(plain.peak_bytes)} -> {megabytes(ours.peak_bytes)} ({change(plain.peak_bytes, ours.peak_bytes)}), "
         f"step {seconds[0]:.2f} s -> {seconds[1]:.2f} s ({change(*seconds)}), {agree}"

@@ -32,7 +32,7 @@ class Settings:
 
     model: GPTConfig = field(default_factory=lambda: GPTConfig(layers=6, heads=6, width=384))
     batch: int = 4
-    steps: int = 20
+    steps: int = 16
     learning_rate: float = 1e-3
     seed: int = 0
 
@@ -97,11 +97,11 @@ def train(compile_model: Compile, settings: Settings, text: Text, progress: Call
     first = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     update()
     first_seconds = time.perf_counter() - start
-    for number in range(1, settings.steps + 1):
-        if progress is not None:
-            progress(losses[-1])
-        if number < settings.steps:
-            losses.append(step(number))
+    report = progress or (lambda _: None)
+    report(losses[0])
+    for number in range(1, settings.steps):
+        losses.append(step(number))
+        report(losses[-1])
     held_out_loss = _held_out_loss(model, settings, text)
     peak = peak_bytes(lambda: forward_backward(settings.steps))
     optimizer.zero_grad(set_to_none=True)
@@ -109,10 +109,14 @@ def train(compile_model: Compile, settings: Settings, text: Text, progress: Call
 
 
 def gradient_difference(one: Run, other: Run) -> float:
-    """Return the largest difference between two runs' first gradients, relative to the largest of those gradients."""
-    largest = max(g.abs().max().item() for g in one.first_gradients.values())
-    pairs = [(g, other.first_gradients[name]) for name, g in one.first_gradients.items()]
-    return max((a - b).abs().max().item() for a, b in pairs) / largest
+    """Return the largest difference between two runs' first gradients, relative to the largest of those gradients.
+
+    Not a number if one of them is not.
+    """
+    expected, got = one.first_gradients, other.first_gradients
+    largest = torch.stack([g.abs().max() for g in expected.values()]).max()
+    difference = torch.stack([(g - got[name]).abs().max() for name, g in expected.items()]).max()
+    return (difference / largest).item()
 
 
 def _held_out_loss(model: nn.Module, settings: Settings, text: Text, batches: int = 4) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ..joint import JointGraph, decision_of, is_recomputed
 from ..mark_checkpoint import RULE as CHECKPOINT
 from ..matched import Matched
+from ..operators import viewed
 from .boundaries import keep_what_leaves_a_region
 from .collectives import decide_collective_with_wait
 from .effects import keep_effects
@@ -51,4 +52,6 @@ def legalize(joint: JointGraph, matched: Matched, *, with_rules: bool) -> None:
 
 
 def _recomputing_rules(joint: JointGraph) -> set[str]:
-    return {d.rule for n in joint.graph.nodes if is_recomputed(n) and (d := decision_of(n)) is not None}
+    """The rules by which a storage is recomputed; a view alone saves nothing."""
+    recomputed = (n for n in joint.graph.nodes if is_recomputed(n) and viewed(n) is None)
+    return {d.rule for n in recomputed if (d := decision_of(n)) is not None}

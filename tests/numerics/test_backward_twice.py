@@ -14,6 +14,11 @@ from torch import nn
 from memopt import compile_with_memopt
 
 PLAIN_BACKENDS = ["no-op", "aot_eager"]
+configs_and_backends = pytest.mark.parametrize(
+    ("config", "backend"),
+    [(EMPTY, "no-op"), (FULL, "no-op"), (FULL, "aot_eager"), (FULL, "inductor")],
+    ids=["empty-no-op", "full-no-op", "full-aot_eager", "full-inductor"],
+)
 both_configs = pytest.mark.parametrize("config", [EMPTY, FULL], ids=["empty", "full"])
 
 
@@ -34,8 +39,7 @@ def close(left: list[torch.Tensor], right: list[torch.Tensor], backend: str) -> 
         torch.testing.assert_close(a, b, rtol=0 if backend != "inductor" else 1e-10, atol=0 if backend != "inductor" else 1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@both_configs
+@configs_and_backends
 def test_retained_twice_is_twice_the_gradient(config: object, backend: str) -> None:
     results = []
     for module in pair(config, backend):
@@ -51,8 +55,7 @@ def test_retained_twice_is_twice_the_gradient(config: object, backend: str) -> N
     close(results[1], results[0], backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@both_configs
+@configs_and_backends
 def test_plain_backward_and_then_a_retained_one(config: object, backend: str) -> None:
     results = []
     for module in pair(config, backend):
@@ -75,8 +78,7 @@ def test_backward_twice_without_retaining_is_refused(config: object, backend: st
         loss.backward()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@both_configs
+@configs_and_backends
 def test_double_backward_is_refused(config: object, backend: str) -> None:
     _, model = pair(config, backend)
     h = x()

@@ -207,9 +207,37 @@ class UsesAliasing(nn.Module):
         return torch.tanh(h * torch.ops.memopt_tests_bare.same(h.detach()))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", PLAIN_BACKENDS)
 def test_operator_that_returns_its_input(backend: str) -> None:
     check(stack(UsesAliasing), [x()], FULL, backend)
+
+
+@torch.library.custom_op("memopt_tests::returned", mutates_args=())
+def returned(value: torch.Tensor) -> torch.Tensor:
+    return value
+
+
+@returned.register_fake
+def _(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(value)
+
+
+class UsesReturned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h = torch.sin(self.fc(h))
+        return torch.tanh(h * returned(h.detach()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_checked_operator_that_returns_its_input_is_refused_by_name(backend: str) -> None:
+    model = stack(UsesReturned)
+    compile_with_memopt(model, FULL(model), backend=BACKENDS[backend])
+    with pytest.raises(RuntimeError, match=r"returned .*may not alias any inputs"):
+        train_step(model, [x()])
 
 
 class Asserts(Stack):

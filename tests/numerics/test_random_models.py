@@ -73,7 +73,7 @@ class Twice(nn.Module):
         return h
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_any_configuration_leaves_training_as_it_is(case: tuple[list[str], dict[str, Any], dict[str, Any]]) -> None:
     kinds, options, config = case
