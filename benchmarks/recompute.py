@@ -161,9 +161,9 @@ def ratio_of(ours: list[dict[str, float]], peers: list[dict[str, float]], figure
     return statistics.median(a[figure] / b[figure] for a, b in zip(ours, peers, strict=True))
 
 
-def table_of(layers: int, results: dict[str, list[dict[str, float]]]) -> list[str]:
+def table_of(results: dict[str, list[dict[str, float]]]) -> list[str]:
     """Return the rows as a table, and the comparisons with the peers."""
-    lines = [f"### {layers} layers", "", "| row | peak | step time | first step, with compilation |", "|---|---:|---:|---:|"]
+    lines = ["| row | peak | step time | first step, with compilation |", "|---|---:|---:|---:|"]
     for row, found in results.items():
         peak, seconds, compiling = (median_of(found, figure) for figure in ("peak_bytes", "step_s", "compile_s"))
         lines.append(f"| {row} | {peak / 1e6:.1f} MB | {seconds:.3f} s | {compiling:.1f} s |")
@@ -175,17 +175,13 @@ def table_of(layers: int, results: dict[str, list[dict[str, float]]]) -> list[st
 
 
 def main(depths: list[int], rounds: int) -> None:
-    """Measure all rows and write the section of the report."""
-    model = __doc__.strip().splitlines()[-1]
-    lines = [
-        f"{model} Figures are medians over {rounds} rounds, of the median of {STEPS} steps; ratios are taken within a",
-        "round.",
-    ]
-    lines.append("")
+    """Measure all rows, and write a section of the report for each depth as soon as it is measured."""
+    about = f"{__doc__.strip().splitlines()[-1]} Medians over {rounds} round(s) of the median of {STEPS} steps; ratios are"
     for layers in depths:
-        lines += table_of(layers, rounds_of(layers, rounds))
-    print("\n".join(lines))
-    write_section("recompute", "python benchmarks/recompute.py", lines)
+        lines = [about, "taken within a round.", "", *table_of(rounds_of(layers, rounds))]
+        print("\n".join(lines))
+        command = f"python benchmarks/recompute.py --layers {layers} --rounds {rounds}"
+        write_section(f"recompute, {layers} layers", command, lines)
 
 
 if __name__ == "__main__":
