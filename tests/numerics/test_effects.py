@@ -209,7 +209,9 @@ class UsesAliasing(nn.Module):
 
 @pytest.mark.parametrize("backend", PLAIN_BACKENDS)
 def test_operator_that_returns_its_input(backend: str) -> None:
-    check(stack(UsesAliasing), [x()], FULL, backend)
+    # Torch makes an error of it where the environment variable CI is set, and elsewhere lets it pass.
+    with torch._functorch.config.patch(error_on_custom_op_aliasing=False):
+        check(stack(UsesAliasing), [x()], FULL, backend)
 
 
 @torch.library.custom_op("memopt_tests::returned", mutates_args=())
