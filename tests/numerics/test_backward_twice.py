@@ -58,14 +58,24 @@ def test_retained_twice_is_twice_the_gradient(config: object, backend: str) -> N
 @configs_and_backends
 def test_plain_backward_and_then_a_retained_one(config: object, backend: str) -> None:
     results = []
-    for module in pair(config, backend):
-        torch.manual_seed(1)
-        module(x()).sum().backward()
-        loss = (module(x()) ** 2).sum()
-        loss.backward(retain_graph=True)
-        loss.backward()
-        results.append([*gradients(module), torch.rand(2)])
+    # Inductor reuses saved buffers in the backward unless it is told not to.
+    with torch._functorch.config.patch(donated_buffer=backend != "inductor"):
+        for module in pair(config, backend):
+            torch.manual_seed(1)
+            module(x()).sum().backward()
+            loss = (module(x()) ** 2).sum()
+            loss.backward(retain_graph=True)
+            loss.backward()
+            results.append([*gradients(module), torch.rand(2)])
     close(results[1], results[0], backend)
+
+
+@pytest.mark.inductor
+def test_retaining_after_a_plain_backward_is_refused_where_buffers_were_reused() -> None:
+    _, model = pair(EMPTY, "inductor")
+    model(x()).sum().backward()
+    with pytest.raises(RuntimeError, match=r"set torch\._functorch\.config\.donated_buffer=False"):
+        model(x()).sum().backward(retain_graph=True)
 
 
 @pytest.mark.parametrize("backend", PLAIN_BACKENDS)
