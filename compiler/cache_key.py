@@ -7,10 +7,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import torch
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan
 from ..passes.scopes import find_scope
+from . import torch_bridge
 
 
 @cache
@@ -35,12 +37,19 @@ def package_version() -> str:
 def cache_key(plan: Plan, graph: GraphModule, layer_of_path: dict[str, int]) -> str:
     """A digest of the plan, of memopt itself, and of the names that the plan meets in a captured graph.
 
-    Torch's own keys see operators and shapes, not module names: two models that differ in names alone share them.
+    Torch's own keys see operators and shapes, not module names: two models that differ in names alone share them. Shapes,
+    gradients and budgets are here as well, because what is recorded of a compilation is found by this key.
     """
     digest = hashlib.sha256(source_digest().encode())
     for part in (plan.layers, plan.pending, plan.exclude, sorted(layer_of_path.items())):
         digest.update(repr(part).encode())
+    digest.update(f"{torch_bridge.activation_memory_budget()}|{torch.is_grad_enabled()}".encode())
+    for node in graph.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor):
+            digest.update(f"{node.name}|{tuple(value.shape)}|{value.dtype}|{value.device}|{value.requires_grad}\n".encode())
     for node in graph.graph.nodes:
+        digest.update(repr(node.meta.get("custom")).encode())
         scope = find_scope(node, layer_of_path)
         if scope is not None:
             digest.update(f"{node.name}|{scope.layer}|{scope.path}|{scope.function}\n".encode())

@@ -82,7 +82,9 @@ class CompiledForward:
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForward:
-        model = memo.get(id(self.model)) or copy.deepcopy(self.model, memo)
+        model = memo.get(id(self.model))
+        if model is None:  # not its truth value: a half-copied Sequential has no length yet
+            model = copy.deepcopy(self.model, memo)
         return CompiledForward(model, self.settings, copy.deepcopy(self.original, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -69,6 +69,11 @@ def min_cut(
     return forward, backward
 
 
+def activation_memory_budget() -> float:
+    """Torch's activation memory budget, as set globally."""
+    return float(functorch_config.activation_memory_budget)
+
+
 def memory_budget_in_force(joint: GraphModule) -> float | None:
     """Torch's activation memory budget if somebody set one below 1, globally or around a region of the model."""
     for node in joint.graph.nodes:
@@ -78,7 +83,7 @@ def memory_budget_in_force(joint: GraphModule) -> float | None:
             regional = next((v for k, v in custom.items() if "memory_budget" in str(k)), regional)
         if isinstance(regional, float):
             return regional
-    budget = float(functorch_config.activation_memory_budget)
+    budget = activation_memory_budget()
     return budget if budget < 1 else None
 
 

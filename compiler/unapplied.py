@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..passes.policy import Plan, Rule
+from ..passes.policy import Plan, Rule, RuleKind
 from .capture import Capture
 from .layer_specs import spoken
 from .plan import ResolvedPlan
@@ -18,12 +18,17 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
         captures: the graphs captured so far.
         breaks: torch's reasons for the graph breaks met on the way.
     """
-    lost = _lost_layers(plan, captures)
-    if lost:
-        return [_lost_text(plan, lost, breaks)]
-    if not any(seen.trains for seen in captures):
-        return []
-    return [*_without_match(plan, captures), *_without_effect(captures)]
+    training = [seen for seen in captures if seen.trains]
+    lost = _lost_layers(plan, training or captures)
+    texts = [_lost_text(plan, lost, breaks)] if lost else []
+    if not training:
+        return texts
+    return [
+        *texts,
+        *_without_match(plan, training, lost),
+        *_without_operators(plan, training, lost),
+        *_without_effect(training),
+    ]
 
 
 def _lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
@@ -42,11 +47,30 @@ def _lost_text(plan: Plan, lost: tuple[int, ...], breaks: Sequence[str]) -> str:
     )
 
 
-def _without_match(plan: Plan, captures: Sequence[Capture]) -> list[str]:
-    met: frozenset[tuple[str, int]] = frozenset().union(*(c.met for c in captures))
+def _met(captures: Sequence[Capture]) -> frozenset[tuple[str, int]]:
+    return frozenset().union(*(c.met for c in captures))
+
+
+def _without_operators(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...]) -> list[str]:
+    """Modules that exist and never run: an unused one, or one of which only the weight is used."""
+    met = _met(captures)
+    idle: dict[str, list[int]] = {}
+    for layer in plan.layers:
+        fields = {r.field for path, r in layer.rules.items() if path and r.kind is RuleKind.RECOMPUTE_SELECT}
+        for field in fields:
+            if layer.index not in lost and (field, layer.index) not in met:
+                idle.setdefault(field, []).append(layer.index)
+    return [
+        f"{field} names modules in {spoken(layers)} that run no operator of their own, and has no effect there."
+        for field, layers in sorted(idle.items())
+    ]
+
+
+def _without_match(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...]) -> list[str]:
+    met = _met(captures)
     texts = []
     for rule in plan.no_module if isinstance(plan, ResolvedPlan) else plan.pending:
-        missing = tuple(i for i in rule.layers if (rule.field, i) not in met)
+        missing = tuple(i for i in rule.layers if i not in lost and (rule.field, i) not in met)
         if missing:
             near = plan.hints.get(rule.pattern, ())
             hint = f" Nearest paths: {', '.join(near)}." if near else ""

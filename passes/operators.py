@@ -6,7 +6,7 @@ import operator
 from functools import lru_cache
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Node
 
 from .scopes import Scope
 
@@ -115,6 +115,13 @@ def is_seed(node: Node) -> bool:
     return bool(_SEED_OPERATORS.intersection(target_names(node)))
 
 
+def subgraphs(node: Node) -> list[Graph]:
+    """The graphs that a higher-order operator runs: the branches of ``cond``, the body of ``scan``."""
+    owner = node.graph.owning_module
+    found = [getattr(owner, str(i.target), None) for i in node.all_input_nodes if i.op == "get_attr"]
+    return [part.graph for part in found if isinstance(part, GraphModule)]
+
+
 def draws_random_numbers(node: Node) -> bool:
     """Whether running the node again, as it is, would draw other numbers: by operator tag, not by a list of names.
 
@@ -122,6 +129,8 @@ def draws_random_numbers(node: Node) -> bool:
     """
     if node.op != "call_function" or is_seed(node):
         return False
+    if any(draws_random_numbers(inner) for graph in subgraphs(node) for inner in graph.nodes):
+        return True
     tags = getattr(node.target, "tags", ())
     if torch.Tag.nondeterministic_seeded not in tags:
         return False
@@ -167,6 +176,8 @@ def _is_floating(node: Node) -> bool:
 def has_effect(node: Node) -> bool:
     """Whether running the node twice would be seen from outside: ordered effects, printing, asserting."""
     if getattr(node.target, "__name__", "") == "with_effects":
+        return True
+    if any(has_effect(inner) for graph in subgraphs(node) for inner in graph.nodes):
         return True
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and not schema.returns

@@ -68,9 +68,11 @@ def find_scope(node: Node, layer_of_path: Mapping[str, int]) -> Scope | None:
     for key, (source, _) in stack.items():
         path = module_path(source)
         found = layer_of_path.get(path)
-        if found is None and path.startswith("module."):  # DistributedDataParallel keeps its model in `module`
-            path = path.removeprefix("module.")
-            found = layer_of_path.get(path)
+        # DistributedDataParallel keeps its model in `module`; a user's own `module` is part of the layers' paths.
+        shorter = path.removeprefix("module.")
+        leads_to_layer = shorter in layer_of_path if layer is None else f"{shorter}.".startswith(f"{prefix}.")
+        if found is None and shorter != path and leads_to_layer:
+            path, found = shorter, layer_of_path.get(shorter)
         if found is not None and layer is None:
             layer, prefix = found, path
         if layer is not None:

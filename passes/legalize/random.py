@@ -17,7 +17,7 @@ from torch.fx import Node
 from ..joint import JointGraph, decide, decision_of, is_recomputed
 from ..keep import keep
 from ..matched import Matched
-from ..operators import draws_random_numbers
+from ..operators import draws_random_numbers, subgraphs
 
 RULE = "legalize.random"
 
@@ -33,7 +33,7 @@ def keep_or_replay_random(joint: JointGraph, _matched: Matched) -> None:
         if decision is None or not is_recomputed(node):
             if decision is None:
                 keep(node, RULE, "a second run would draw other numbers", layer=layer, path=path)
-        elif _has_own_generator(node) or not _on_replayable_device(node):
+        elif subgraphs(node) or _has_own_generator(node) or not _on_replayable_device(node):
             keep(node, RULE, "its generator's state cannot be replayed")
         else:
             decide(node, replace(decision, reason=f"{_REPLAYED}, {decision.reason.removeprefix(_REPLAYED + ', ')}"))
