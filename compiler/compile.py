@@ -61,6 +61,7 @@ class CompiledForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward, compiled."""
         session = self.session
+        session.refuse()
         runs, captures, breaks = session.runs, len(session.captures), torch_bridge.graph_break_reasons()
         try:
             result = self._compiled(*args, **kwargs)
@@ -152,11 +153,11 @@ def compile_with_memopt(
     original = before.original if isinstance(before, CompiledForward) else before
     forward = CompiledForward(model, settings, original)
     replaced = getattr(model, "_compiled_call_impl", None) is not None
+    note = ["model.compile() was called before; compile_with_memopt replaces what it compiled."] if replaced else []
+    forward.session.say([*plan.warnings, *note])
     if replaced:
         model._compiled_call_impl = None
     object.__setattr__(model, "forward", forward)
-    note = ["model.compile() was called before; compile_with_memopt replaces what it compiled."] if replaced else []
-    forward.session.say([*plan.warnings, *note])
     return model
 
 

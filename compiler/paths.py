@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WRAPPER_PARTS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
-"""Names under which ``torch.compile``, checkpoint wrappers and FSDP keep the module they wrap."""
+from ..passes.scopes import WRAPPER_PARTS
 
 _DATA_PARALLEL = (DistributedDataParallel, nn.DataParallel)
 """Their wrapped module is called ``module``, a name that users give to modules of their own too."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import nn
 
@@ -17,19 +17,7 @@ from .pattern_matcher import PatternMatcher, nearest_paths
 from .plan_checks import Report, check_no_effect, check_overlap, check_ranges, check_swap
 from .plan_rules import Rules, active_rules
 
-__all__ = ["LayerPlan", "Plan", "ResolvedPlan", "Rule", "RuleKind", "resolve", "unmatched"]
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedPlan(Plan):
-    """A plan that also knows where its patterns name no module.
-
-    Attributes:
-        no_module: rules of ``pending`` that are no error by now but may be: their ``layers`` are those in which the pattern
-            matches no module. Whether it names an operator there, only a graph can tell.
-    """
-
-    no_module: tuple[Rule, ...] = ()
+__all__ = ["LayerPlan", "Plan", "Rule", "RuleKind", "resolve", "unmatched"]
 
 
 def resolve(
@@ -39,7 +27,7 @@ def resolve(
     layers: str | Sequence[str] | None = None,
     pipeline_parallel_size: int = 1,
     strict: bool = False,
-) -> ResolvedPlan:
+) -> Plan:
     """Say which rule holds where. Pure: the model is only looked at, may be on the meta device, and nothing is compiled.
 
     Args:
@@ -73,7 +61,7 @@ def resolve(
     check_overlap(rules, resolver.recomputed, resolver.swapped, report)
     resolver.warn(report)
     report.finish(strict)
-    return ResolvedPlan(
+    return Plan(
         layers=resolver.layer_plans(),
         pending=tuple(resolver.pending),
         exclude=tuple(
@@ -89,7 +77,7 @@ def resolve(
 def unmatched(plan: Plan) -> tuple[str, ...]:
     """A sentence for every pattern that matches no module in some of its layers, for use before there is a graph."""
     sentences = []
-    for rule in plan.no_module if isinstance(plan, ResolvedPlan) else ():
+    for rule in plan.no_module:
         near = ", ".join(plan.hints.get(rule.pattern, ()))
         sentences.append(
             f"{rule.field} matches no module in {spoken(rule.layers)}; unless it names an operator, which is checked when the "
@@ -106,7 +94,7 @@ class _Resolver:
         recomputed: for each layer, path -> the rule that recomputes it; a path within another one is left out.
         swapped: the same for swap.
         pending: the rules to be looked for among operators.
-        no_module: as in `ResolvedPlan`.
+        no_module: as in `Plan`.
         hints: as in `Plan`.
     """
 

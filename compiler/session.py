@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import GraphModule
 
@@ -77,7 +78,7 @@ class Session:
     def rewritten(self, seen: Capture) -> Capture:
         """The capture with its graphs: made again, without lowering, where torch's cache had spared making them."""
         if seen.rewritten is None and seen.trains and seen.graph is not None and seen.inputs is not None:
-            with same_autocast(seen):
+            with torch.enable_grad(), same_autocast(seen):
                 partition = functools.partial(seen.rewrite, self.plan)
                 split_only(self.backend, snapshot(seen.graph), seen.inputs, partition, self.options)
         return seen
@@ -103,13 +104,18 @@ class Session:
         return f"memopt({self.backend!r})"
 
     def say(self, texts: Sequence[str], *, stacklevel: int = 3) -> None:
-        """Warn about each text once; with ``strict`` raise instead."""
+        """Warn about each text once; with ``strict`` raise instead, now and at every later call."""
         new = [t for t in dict.fromkeys(texts) if t not in self.said]
         self.said += new
-        if new and self.plan.strict:
-            raise PolicyNotApplied("\n".join(new))
+        if self.plan.strict:
+            self.refuse()
         for text in new:
             warnings.warn(text, MemoptWarning, stacklevel=stacklevel)
+
+    def refuse(self) -> None:
+        """Raise PolicyNotApplied if, with ``strict``, there ever was something to say."""
+        if self.plan.strict and self.said:
+            raise PolicyNotApplied("\n".join(self.said))
 
     def after_capture(self, breaks: Sequence[str]) -> None:
         """Tell the user what the graphs captured so far say about the configuration."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ..passes.policy import Plan, Rule, RuleKind
 from .capture import Capture
 from .layer_specs import spoken
-from .plan import ResolvedPlan
 
 
 def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) -> list[str]:
@@ -69,7 +68,7 @@ def _without_operators(plan: Plan, captures: Sequence[Capture], lost: tuple[int,
 def _without_match(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...]) -> list[str]:
     met = _met(captures)
     texts = []
-    for rule in plan.no_module if isinstance(plan, ResolvedPlan) else plan.pending:
+    for rule in plan.no_module:
         missing = tuple(i for i in rule.layers if i not in lost and (rule.field, i) not in met)
         if missing:
             near = plan.hints.get(rule.pattern, ())

@@ -87,6 +87,8 @@ class Plan:
         exclude: the rules of ``exclude_op``.
         warnings: what was configured and has no effect, each a sentence for the user.
         hints: pattern -> the nearest existing paths, for the warning about a pending rule that matched no operator either.
+        no_module: rules of ``pending``, with the layers in which their pattern matches no module. Whether it names an operator
+            there, only a graph can tell.
         strict: warnings are errors.
     """
 
@@ -95,6 +97,7 @@ class Plan:
     exclude: tuple[Rule, ...] = ()
     warnings: tuple[str, ...] = ()
     hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    no_module: tuple[Rule, ...] = ()
     strict: bool = False
 
     @property

@@ -7,11 +7,12 @@ import copy
 import pytest
 import torch
 from harness import FULL, check, full, memopt_warnings, select
+from memopt.compiler import match_record, session
 from memopt.passes.policy import LayerPlan, Plan, Rule, RuleKind
 from numeric_models import WIDTH, Mlp, stack, x
 from torch import nn
 
-from memopt import compile_with_memopt, trace
+from memopt import PolicyNotApplied, compile_with_memopt, explain, trace
 
 
 class DropsInABranch(nn.Module):
@@ -113,3 +114,33 @@ def test_what_is_recorded_of_a_compilation_is_not_taken_for_another() -> None:
     with torch._functorch.config.patch(activation_memory_budget=0.5):
         keys.add(cache_key(plan, graph, {}))
     assert len(keys) == 4
+
+
+def test_strict_refuses_at_every_call() -> None:
+    model = compile_with_memopt(stack(Mlp), select({"fc9": [0]}), backend="aot_eager", strict=True)
+    for _ in range(2):
+        with pytest.raises(PolicyNotApplied, match=r"select_module\['fc9'\] did not match any module or operator"):
+            model(x())
+
+
+def test_a_strict_refusal_leaves_an_already_compiled_model_as_it_was() -> None:
+    model = stack(Mlp)
+    model.compile(backend="aot_eager")
+    compiled = model._compiled_call_impl
+    with pytest.raises(PolicyNotApplied, match=r"model\.compile\(\) was called before"):
+        compile_with_memopt(model, full(0), backend="aot_eager", strict=True)
+    assert model._compiled_call_impl is compiled
+    assert "forward" not in model.__dict__
+
+
+def test_explaining_a_warm_cache_needs_no_gradient_mode_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    cold = compile_with_memopt(stack(Mlp), full(0), backend="aot_eager")
+    cold(x()).sum().backward()
+    # A hit in torch's cache: the graph is captured, no pass runs, and what it met is on record.
+    monkeypatch.setattr(session, "lower", lambda _backend, graph, *_: graph.forward)
+    record = match_record.MatchRecord(frozenset(), frozenset(), frozenset(), ())
+    monkeypatch.setattr(match_record, "read", lambda _key: record)
+    warm = compile_with_memopt(stack(Mlp), full(0), backend="aot_eager")
+    warm(x()).sum().backward()
+    with torch.no_grad():
+        assert explain(warm).values == explain(cold).values != ()

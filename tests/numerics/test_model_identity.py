@@ -292,10 +292,11 @@ def test_data_parallel_with_one_process(
             assert torch.equal(found.tensors["output 0"], wanted.tensors["output 0"])  # type: ignore[arg-type]
     assert list(module.state_dict()) == list(plain.state_dict())
     assert [key.removeprefix("module.") for key in parallel.state_dict()] == list(plain.state_dict())
-    lost = [
-        text for text in said if text.startswith("layers 0-5 (layers.0, layers.1,") and "no captured graph names them" in text
-    ]
-    if lost and (outside or optimize_ddp):
+    if optimize_ddp:
+        # Torch cuts the graph at the buckets and compiles the pieces on stand-ins, whose owner memopt cannot tell: it must say so.
+        (text,) = said
+        assert text.startswith("layers 0-5 (layers.0, layers.1,")
+        assert "no captured graph names them" in text
         return
     assert said == []
     assert recomputed(compiled) == set(range(6))
