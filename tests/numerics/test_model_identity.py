@@ -293,7 +293,7 @@ def test_data_parallel_with_one_process(
     assert list(module.state_dict()) == list(plain.state_dict())
     assert [key.removeprefix("module.") for key in parallel.state_dict()] == list(plain.state_dict())
     if optimize_ddp:
-        # Torch cuts the graph at the buckets and compiles the pieces on stand-ins, whose owner memopt cannot tell: it must say so.
+        # Torch cuts the graph at the buckets and compiles the pieces on stand-ins, whose owner cannot be told: it must say so.
         (text,) = said
         assert text.startswith("layers 0-5 (layers.0, layers.1,")
         assert "no captured graph names them" in text
