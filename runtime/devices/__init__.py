@@ -1,0 +1,1 @@
+"""What an accelerator must be able to do, and the accelerators of torch."""

@@ -1,0 +1,247 @@
+"""Moves values out and back, for one device and one set of settings.
+
+::
+
+    ticket = offload(x)       x is copied out; the engine holds x until the copy has ended, then x's memory is free
+    token = prefetch(ticket)  memory is allocated and the copy back begins
+    y = wait(token)           what follows sees the bytes of x; the engine holds nothing of y
+
+All state hangs on tickets and tokens (``Stored``, ``Reload``). Whoever drops one only leaves a note (``let_go``); every
+operator call first does what the notes say, and drops the sources of copies out that have ended, in the thread that
+calls: a worker frees no tensors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from .callers import Caller
+from .carriers import Carrier, Copy, Held, Parcel
+from .counters import SwapCounters
+from .errors import SwapError, swap_error
+from .layout import Layout
+from .settings import Settings
+from .tickets import Handle
+
+
+@dataclass(eq=False, slots=True)
+class Stored:
+    """What a ticket owns."""
+
+    engine: Engine
+    parcel: Parcel
+    device: torch.device
+
+    def let_go(self) -> None:
+        """See Owned."""
+        self.engine._let_go.append(self)
+
+    def finish(self) -> bool:
+        """Free the place in the store; False: not yet."""
+        carrier = self.parcel.carrier
+        return carrier is None or carrier.give_back(self.parcel)
+
+
+@dataclass(eq=False, slots=True)
+class Reload:
+    """What a token owns. ``landed`` is None once it was waited for; ``ticket`` keeps the stored copy until then."""
+
+    stored: Stored
+    ticket: Handle | None
+    copy: Copy
+    landed: torch.Tensor | None
+    stream: object
+
+    def let_go(self) -> None:
+        """See Owned."""
+        self.stored.engine._let_go.append(self)
+
+    def finish(self) -> bool:
+        """Free what the copy writes to; False: not yet, it is being written to."""
+        if self.landed is None or self.copy.ended():
+            self.landed = self.ticket = None
+            return True
+        return False
+
+
+@dataclass(eq=False, slots=True)
+class _Leaving:
+    """A copy out that may be going on, and what it reads."""
+
+    copy: Copy
+    source: torch.Tensor
+    nbytes: int
+
+
+class Engine:
+    """See the module. Safe for several threads; no lock is held while a copy is waited for."""
+
+    def __init__(self, settings: Settings, caller: Caller, carriers: Sequence[Carrier]) -> None:
+        """``carriers`` are asked in this order until one has room."""
+        self.settings = settings
+        self.abandoned = False
+        self._caller = caller
+        self._carriers = tuple(carriers)
+        self._lock = threading.RLock()
+        self._let_go: deque[Stored | Reload] = deque()
+        self._unfinished: list[Stored | Reload] = []
+        self._leaving: list[_Leaving] = []
+        self._in_flight = 0
+        self._live = 0
+        self._total = SwapCounters()
+
+    def offload(self, value: torch.Tensor, name: str, asynchronous: bool) -> Stored:
+        """Start the copy out of ``value``; with ``asynchronous=False`` what follows comes after it.
+
+        Raises:
+            SwapError: no room, or no way out; then nothing is held.
+        """
+        self._caller.check()
+        layout = Layout.of(value)
+        stored = Stored(self, Parcel(name, layout), value.device)
+        parcel, source = stored.parcel, layout.bytes_of(value)
+        self._reserve(parcel.nbytes)
+        try:
+            with self._lock:
+                if parcel.nbytes:
+                    self._send(parcel, source)
+                self._live += 1
+                self._total += SwapCounters(bytes_out=parcel.nbytes, offloads=1)
+        except BaseException:
+            with self._lock:
+                self._in_flight -= parcel.nbytes
+            raise
+        if not asynchronous:
+            del source
+            try:
+                parcel.sent.join()
+                self._raise_if_failed(parcel, parcel.sent)
+            except BaseException:
+                stored.let_go()
+                raise
+            self.tidy()
+        return stored
+
+    def prefetch(self, stored: Stored, ticket: Handle) -> Reload:
+        """Start the copy back.
+
+        Raises:
+            SwapError: the copy out failed.
+        """
+        self._caller.check()
+        self.tidy()
+        parcel = stored.parcel
+        if parcel.sent.ended():
+            self._raise_if_failed(parcel, parcel.sent)
+        landed = self._caller.empty(parcel.layout)
+        with self._lock:
+            copy = parcel.sent
+            if parcel.carrier is not None:
+                copy = parcel.carrier.fetch(parcel, parcel.layout.landing(landed))
+                parcel.fetched = [c for c in parcel.fetched if not c.ended()]
+                parcel.fetched.append(copy)
+            self._total += SwapCounters(bytes_in=parcel.nbytes, prefetches=1)
+        return Reload(stored, ticket, copy, landed, self._caller.stream())
+
+    def wait(self, reload: Reload) -> torch.Tensor:
+        """The value, whole for whatever follows.
+
+        Raises:
+            SwapError: it was waited for before, or a copy failed.
+        """
+        self._caller.check()
+        self.tidy()
+        parcel = reload.stored.parcel
+        with self._lock:
+            landed, reload.landed = reload.landed, None
+        if landed is None:
+            raise SwapError(f"swap of {parcel.name!r}: this reload was waited for before; prefetch the ticket again")
+        try:
+            self._caller.join(reload.copy, landed, reload.stream)
+            self._raise_if_failed(parcel, reload.copy)
+        except BaseException:
+            # The copy may still write to it: it goes when the token does and the copy has ended.
+            reload.landed = landed
+            raise
+        reload.ticket = None
+        return parcel.layout.restore(landed)
+
+    def tidy(self) -> None:
+        """Give back what was let go, and drop the sources of copies that have ended."""
+        with self._lock:
+            while self._let_go:
+                owned = self._let_go.popleft()
+                self._live -= isinstance(owned, Stored)
+                self._unfinished.append(owned)
+                self._unfinished = [o for o in self._unfinished if not o.finish()]
+            self._unfinished = [o for o in self._unfinished if not o.finish()]
+            gone = [leaving for leaving in self._leaving if leaving.copy.ended()]
+            if gone:
+                self._leaving = [leaving for leaving in self._leaving if leaving not in gone]
+                self._in_flight -= sum(leaving.nbytes for leaving in gone)
+            self._caller.settle()
+
+    def counters(self) -> SwapCounters:
+        """Totals, and how things stand."""
+        self.tidy()
+        with self._lock:
+            now = SwapCounters(
+                late=self._caller.late,
+                seconds_waited=self._caller.seconds_waited,
+                in_flight_bytes=self._in_flight,
+                live_tickets=self._live,
+            )
+            for held in (carrier.held() for carrier in self._carriers):
+                now += _gauges(held)
+            return self._total + now
+
+    def abandon(self) -> None:
+        """In a child process: the threads and streams are the parent's, and so are the tickets. Locks nothing."""
+        self.abandoned = True
+        for carrier in self._carriers:
+            carrier.close()
+
+    def _reserve(self, nbytes: int) -> None:
+        """Count ``nbytes`` as on their way out, when there is room for them among the others."""
+        begin = None
+        while True:
+            self.tidy()
+            with self._lock:
+                if not self._leaving or self._in_flight + nbytes <= self.settings.in_flight_bytes:
+                    self._in_flight += nbytes
+                    break
+                oldest = self._leaving[0].copy
+            begin = perf_counter() if begin is None else begin
+            oldest.wait()
+        if begin is not None:
+            with self._lock:
+                self._total += SwapCounters(seconds_blocked=perf_counter() - begin)
+
+    def _send(self, parcel: Parcel, source: torch.Tensor) -> None:
+        try:
+            parcel.carrier = next((c for c in self._carriers if c.send(parcel, source)), None)
+        except (OSError, RuntimeError) as error:
+            raise swap_error(error, parcel.name, parcel.nbytes, self.settings.where) from error
+        assert parcel.carrier is not None, "the last carrier takes everything or raises"
+        self._leaving.append(_Leaving(parcel.sent, source, parcel.nbytes))
+
+    def _raise_if_failed(self, parcel: Parcel, copy: Copy) -> None:
+        failure = copy.failure()
+        if failure is not None:
+            raise swap_error(failure, parcel.name, parcel.nbytes, self.settings.where) from failure
+
+
+def _gauges(held: Held) -> SwapCounters:
+    return SwapCounters(
+        host_bytes=held.host_bytes,
+        disk_bytes=held.disk_bytes,
+        host_capacity=held.host_capacity,
+        disk_capacity=held.disk_capacity,
+        pinned_allocations=held.pinned_allocations,
+    )

@@ -1,0 +1,79 @@
+"""From CPU memory to a file and back, by worker threads.
+
+::
+
+    caller    offload(x)          ...  prefetch ----------- wait
+    out             pwrite x
+    in                                   (after pwrite) preadv x
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .carriers import Copy, Held, Parcel
+from .memory import memory_of
+from .stores.disk import DiskArena
+from .workers import Worker
+
+
+class FileCarrier:
+    """Writes from and reads into the values' own memory: nothing is staged."""
+
+    def __init__(self, arena: DiskArena) -> None:
+        self._arena = arena
+        self._out = Worker("memopt-out")
+        self._in = Worker("memopt-in")
+        self._bytes = 0
+
+    def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
+        """See Carrier."""
+        offset, memory = self._arena.take(parcel.nbytes), memory_of(source)
+        try:
+            # Of the tensor the job knows only the address: it is freed by a caller, not by the worker.
+            parcel.sent = self._out.submit(lambda: self._arena.write(offset, memory))
+        except BaseException:
+            self._arena.give_back(offset)
+            raise
+        parcel.place = offset
+        self._bytes += parcel.nbytes
+        return True
+
+    def fetch(self, parcel: Parcel, target: torch.Tensor) -> Copy:
+        """See Carrier."""
+        sent, offset, memory = parcel.sent, _offset(parcel), memory_of(target)
+
+        def read() -> None:
+            raise_if_failed(sent)
+            self._arena.read(offset, memory)
+
+        return self._in.submit(read)
+
+    def give_back(self, parcel: Parcel) -> bool:
+        """See Carrier."""
+        if not parcel.at_rest():
+            return False
+        self._arena.give_back(_offset(parcel))
+        self._bytes -= parcel.nbytes
+        return True
+
+    def held(self) -> Held:
+        """See Carrier."""
+        return Held(disk_bytes=self._bytes, disk_capacity=self._arena.capacity)
+
+    def close(self) -> None:
+        """See Carrier."""
+        self._arena.close()
+
+
+def raise_if_failed(copy: Copy) -> None:
+    """Wait for ``copy`` and raise what went wrong with it."""
+    copy.wait()
+    failure = copy.failure()
+    if failure is not None:
+        raise failure
+
+
+def _offset(parcel: Parcel) -> int:
+    assert isinstance(parcel.place, int)
+    return parcel.place

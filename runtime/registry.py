@@ -1,0 +1,65 @@
+"""The engines of this process: one for each device and settings, made when first needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import torch
+
+from .callers import CpuCaller
+from .counters import SwapCounters
+from .engine import Engine
+from .errors import Refused
+from .file_carrier import FileCarrier
+from .settings import Settings
+from .stores.disk import DiskArena
+
+_engines: dict[tuple[torch.device, Settings], Engine] = {}
+_lock = threading.Lock()
+
+
+def engine_for(device: torch.device, settings: Settings) -> Engine:
+    """The engine that moves values of ``device``.
+
+    Raises:
+        Refused: values of this device cannot be moved as ``settings`` ask.
+    """
+    engine = _engines.get((device, settings))
+    if engine is None:
+        with _lock:
+            engine = _engines.get((device, settings))
+            if engine is None:
+                engine = _engines[device, settings] = _make(device, settings)
+    return engine
+
+
+def swap_counters() -> SwapCounters:
+    """What all engines of this process did, and how things stand: ``after - before`` gives what happened in between."""
+    total = SwapCounters()
+    for engine in list(_engines.values()):
+        total += engine.counters()
+    return total
+
+
+def _make(device: torch.device, settings: Settings) -> Engine:
+    if settings.store not in ("host", "disk"):
+        raise Refused(f"there is no store {settings.store!r}. Set swap.store to auto, host or disk.")
+    if device.type == "cpu":
+        if settings.store == "host":
+            raise Refused("the value is in host memory already. Set swap.store to disk (or auto) for a model on the CPU.")
+        return Engine(settings, CpuCaller(), [FileCarrier(DiskArena(settings.where))])
+    raise Refused(f"values on {device} cannot be swapped. Set swap.enable to false.")
+
+
+def _in_child() -> None:
+    """After a fork: the parent's engines, with their threads and files, are the parent's."""
+    global _lock
+    _lock = threading.Lock()
+    for engine in _engines.values():
+        engine.abandon()
+    _engines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
