@@ -41,7 +41,7 @@ def cache_key(plan: Plan, graph: GraphModule, layer_of_path: dict[str, int]) -> 
     gradients and budgets are here as well, because what is recorded of a compilation is found by this key.
     """
     digest = hashlib.sha256(source_digest().encode())
-    for part in (plan.layers, plan.pending, plan.exclude, sorted(layer_of_path.items())):
+    for part in (plan.layers, plan.pending, plan.exclude, plan.swap, sorted(layer_of_path.items())):
         digest.update(repr(part).encode())
     digest.update(f"{torch_bridge.activation_memory_budget()}|{torch.is_grad_enabled()}".encode())
     for node in graph.graph.find_nodes(op="placeholder"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,8 @@ class Capture:
         inputs: stand-ins for its inputs, until it is rewritten.
         rewritten: what the pipeline made of it; None for inference, and after a hit in torch's compile cache.
         met: the fields of the rules that matched something in it, each with the layer.
-        effective: the fields of the rules by which something in it is recomputed.
-        ineffective: the fields of the rules that asked for it and by which nothing is.
+        effective: the fields of the rules by which something in it is recomputed or swapped.
+        ineffective: the fields of the rules that asked for it and by which nothing is -> why.
         warnings: what rewriting it gave cause to say.
         autocast: the devices and types for which autocast was on.
     """
@@ -44,7 +44,7 @@ class Capture:
     rewritten: Rewritten | None = None
     met: frozenset[tuple[str, int]] = frozenset()
     effective: frozenset[str] = frozenset()
-    ineffective: frozenset[str] = frozenset()
+    ineffective: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
 
@@ -55,15 +55,17 @@ class Capture:
         inputs: Any,
         num_fwd_outputs: int,
         static_lifetime_input_indices: list[int] | None = None,
+        *,
+        asynchronous: bool = True,
         **_: Any,
     ) -> tuple[GraphModule, GraphModule]:
         """Run the pipeline on the joint graph of this capture: a partition function, once ``plan`` is bound."""
         source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices)
-        self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path)
+        self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path, asynchronous=asynchronous)
         self.graph = self.inputs = None
         self.met = frozenset(self.rewritten.matched.met)
         self.effective = frozenset(self.rewritten.matched.effective)
-        self.ineffective = frozenset(self.rewritten.matched.ineffective)
+        self.ineffective = dict(self.rewritten.matched.ineffective)
         self.warnings = tuple(self.rewritten.matched.warnings)
         return forward, backward
 

@@ -147,6 +147,7 @@ def compile_with_memopt(
     check_backend(backend, options)
     config = load_config(cfg)
     _refuse_what_is_not_available(config, scope)
+    _refuse_cuda_graphs(config, backend, options)
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
     settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None)
     before = model.__dict__.get("forward")
@@ -194,6 +195,7 @@ def trace(
     torch_bridge.check_device(device)
     config = load_config(cfg)
     _refuse_what_is_not_available(config, "model")
+    _refuse_cuda_graphs(config, backend, options)
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
     session = Session(model, plan, backend, dict(options) if options else None, lowers=False)
     before = model.__dict__.get("forward")
@@ -238,6 +240,14 @@ def explain(model: nn.Module) -> Explanation:
     return explain_session(forward.session)
 
 
+def _refuse_cuda_graphs(config: MemoptConfig, backend: Backend, options: Mapping[str, Any] | None) -> None:
+    by_inductor = backend == "inductor" and torch_bridge.uses_cuda_graphs(options)
+    if config.swap.enable and (by_inductor or backend == "cudagraphs"):
+        allowed = "False under CUDA graphs, which would replay one step's copies for every step"
+        hint = "Compile without CUDA graphs (mode reduce-overhead, options={'triton.cudagraphs': True}, backend 'cudagraphs')."
+        raise ConfigError([Problem("swap.enable", None, "True", allowed, hint)])
+
+
 def _refuse_what_is_not_available(config: MemoptConfig, scope: str) -> None:
     if scope not in ("model", "layer"):
         raise ValueError(f"scope: found {scope!r}; allowed: 'model' or 'layer'.")
@@ -245,7 +255,7 @@ def _refuse_what_is_not_available(config: MemoptConfig, scope: str) -> None:
         raise ValueError("scope: 'layer' is not available yet; use scope='model'.")
     off = [
         Problem(f"{name}.enable", None, "True", "False", f"{name} is checked and resolved, but not available yet.")
-        for name in ("recompute_comm", "swap")
+        for name in ("recompute_comm",)
         if getattr(config, name).enable
     ]
     if off:

@@ -39,7 +39,6 @@ Store = Annotated[Literal["auto", "host", "disk"], BeforeValidator(values.parse_
 Directory = Annotated[str | None, BeforeValidator(values.optional(values.parse_directory))]
 Prefetch = Annotated[int, BeforeValidator(values.parse_prefetch), WithJsonSchema(schema.PREFETCH)]
 Size = Annotated[int, BeforeValidator(values.parse_size), WithJsonSchema(schema.SIZE)]
-PositiveSize = Annotated[int, BeforeValidator(values.parse_positive_size), WithJsonSchema(schema.SIZE)]
 OptionalSize = Annotated[
     int | None, BeforeValidator(values.optional(values.parse_positive_size)), WithJsonSchema(schema.or_null(schema.SIZE))
 ]
@@ -139,11 +138,12 @@ class SwapConfig(Section):
     """Directory of the files of store: disk; null: the system's temporary directory."""
     min_bytes: Size = 1024
     """Smaller values stay where they are: copying them costs more than they take. Bytes, or a text such as 64KiB."""
-    in_flight_bytes: PositiveSize = 256 * 1024**2
+    in_flight_bytes: OptionalSize = None
     """How much may be on its way out at a time: the forward waits above it, as these values still take device memory.
-    Bytes, or a text such as 64MiB."""
+    Bytes, or a text such as 64MiB; null: 256 MiB on an accelerator, 16 MiB on the CPU."""
     host_limit: OptionalSize = None
-    """The most host memory that swapped values may take; null: no limit. Bytes, or a text such as 16GiB."""
+    """The most host memory that swapped values may take with store: host; above it, they go to disk. null: no limit.
+    Bytes, or a text such as 16GiB."""
 
 
 class MemoptConfig(Section):

@@ -1,4 +1,4 @@
-"""Sizes and work of the values in a graph, from their shapes."""
+"""Shapes and work of the values in a graph."""
 
 from __future__ import annotations
 
@@ -6,22 +6,6 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
-
-from .torch_bridge import size_hint
-
-
-def nbytes(value: torch.Tensor) -> int | None:
-    """The bytes of a tensor's distinct elements; None where a size is known only at run time.
-
-    An expanded dimension (stride 0) has one element. A dynamic size counts as in the call that was captured.
-    """
-    total = value.element_size()
-    for size, stride in zip(value.shape, value.stride(), strict=True):
-        hint = size_hint(size)
-        if hint is None:
-            return None
-        total *= min(hint, 1) if isinstance(stride, int) and stride == 0 else hint
-    return total
 
 
 def shape_of(value: torch.Tensor) -> tuple[int | str, ...]:

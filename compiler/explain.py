@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,11 @@ from ..passes.joint import JointGraph, decision_of, is_recomputed
 from ..passes.operators import is_symbolic, producer, storage_root, target_names
 from ..passes.policy import Action
 from ..passes.scopes import Scope
+from ..passes.sizes import nbytes
+from ..passes.swap.journey import Journey
+from ..passes.swap.targets import OFFLOAD
 from ..passes.verify import computed_again, saved_values
-from .cost import flops, nbytes, shape_of
+from .cost import flops, shape_of
 from .explain_table import render
 from .pipeline import Rewritten, split_without_memopt
 
@@ -45,6 +48,10 @@ class ValueRow:
         action: ``save``, ``recompute`` or ``offload``: what happens.
         rule: the rule that decided, as the configuration names it; empty where torch chose.
         reason: why, as a clause.
+        store: where it waits for the backward, ``host`` or ``disk``; empty when it stays.
+        leaves: the layer after whose last use of it in the forward it leaves; None outside the layers, or when it stays.
+        issued: the layer at the beginning of whose backward its reload is issued; None when it stays.
+        returns: the layer whose backward first reads it; None when it stays.
     """
 
     graph: int
@@ -59,6 +66,10 @@ class ValueRow:
     action: str
     rule: str
     reason: str
+    store: str = ""
+    leaves: int | None = None
+    issued: int | None = None
+    returns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,8 @@ class LayerTotal:
     Attributes:
         layer: the layer's number; None for everything outside the layer stacks.
         saved_before: bytes that plain ``torch.compile`` saves for backward, each storage counted once, where it is produced.
-        saved_after: the same under the configuration.
+        saved_after: the same under the configuration, without what is swapped.
+        swapped: bytes that leave for the host or the disk, where each is produced.
         recomputed: how many operators run again in the backward.
         recomputed_flops: floating-point operations of the matrix products, convolutions and attention among them, as
             ``torch.utils.flop_counter`` counts.
@@ -81,6 +93,7 @@ class LayerTotal:
     recomputed: int
     recomputed_flops: int
     unknown: int
+    swapped: int = 0
 
 
 class GraphExplanation:
@@ -99,6 +112,7 @@ class GraphExplanation:
         self.forward = rewritten.forward
         self.backward = rewritten.backward
         self._facts = rewritten.joint
+        self._journeys = {c.own.name: j for j in rewritten.journeys for c in j.move.crossings}
 
     @cached_property
     def values(self) -> tuple[ValueRow, ...]:
@@ -107,13 +121,18 @@ class GraphExplanation:
         saved = saved_values(joint, self.forward)
         crossing = {own for _, own in saved if own is not None}
         again = _run_again(joint, self.backward)
-        rows = [
-            _row(self.number, node, joint, saved=node in crossing)
-            for node in joint.graph.nodes
-            if isinstance(node.meta.get("val"), torch.Tensor)
-            and (node in crossing or (node in again and joint.read_by_backward(node)))
-        ]
-        return (*rows, *(_state_row(self.number, node) for node, own in saved if own is None))
+        rows = []
+        for node in joint.graph.nodes:
+            if not isinstance(node.meta.get("val"), torch.Tensor):
+                continue
+            if node.name in self._journeys:
+                rows.append(_moved_row(_row(self.number, node, joint, Action.OFFLOAD), self._journeys[node.name]))
+            elif node in crossing:
+                rows.append(_row(self.number, node, joint, Action.SAVE))
+            elif node in again and joint.read_by_backward(node):
+                rows.append(_row(self.number, node, joint, Action.RECOMPUTE))
+        states = (node for node, own in saved if own is None and node.target is not OFFLOAD)
+        return (*rows, *(_state_row(self.number, node) for node in states))
 
     @cached_property
     def totals(self) -> tuple[LayerTotal, ...]:
@@ -127,9 +146,15 @@ class GraphExplanation:
             layer = _layer(node, joint)
             count[layer] = count.get(layer, 0) + 1
             work[layer] = work.get(layer, 0) + flops(node)
-        layers = {*before, *after, *count, *(s.layer for s in joint.scopes.values())}
+        moved: dict[int | None, int] = {}
+        for move in {journey.move for journey in self._journeys.values()}:
+            layer = _layer(move.value, joint)
+            moved[layer] = moved.get(layer, 0) + (move.size or 0)
+        layers = {*before, *after, *count, *moved, *(s.layer for s in joint.scopes.values())}
         return tuple(
-            LayerTotal(n, before.get(n, 0), after.get(n, 0), count.get(n, 0), work.get(n, 0), unknown.get(n, 0))
+            LayerTotal(
+                n, before.get(n, 0), after.get(n, 0), count.get(n, 0), work.get(n, 0), unknown.get(n, 0), moved.get(n, 0)
+            )
             for n in sorted(layers, key=lambda n: (n is None, n or 0))
         )
 
@@ -157,8 +182,8 @@ class Explanation:
         sums: dict[int | None, list[int]] = {}
         for graph in self.graphs:
             for t in graph.totals:
-                own = sums.setdefault(t.layer, [0] * 5)
-                parts = (t.saved_before, t.saved_after, t.recomputed, t.recomputed_flops, t.unknown)
+                own = sums.setdefault(t.layer, [0] * 6)
+                parts = (t.saved_before, t.saved_after, t.recomputed, t.recomputed_flops, t.unknown, t.swapped)
                 sums[t.layer] = [a + b for a, b in zip(own, parts, strict=True)]
         return tuple(LayerTotal(n, *sums[n]) for n in sorted(sums, key=lambda n: (n is None, n or 0)))
 
@@ -169,8 +194,13 @@ class Explanation:
 
     @property
     def saved_after(self) -> int:
-        """Bytes of activations saved for backward under the configuration."""
+        """Bytes of activations saved for backward under the configuration, without what is swapped."""
         return sum(t.saved_after for t in self.totals)
+
+    @property
+    def swapped(self) -> int:
+        """Bytes of activations that leave in the forward, and return in the backward."""
+        return sum(t.swapped for t in self.totals)
 
     def __str__(self) -> str:
         return render(self)
@@ -206,12 +236,16 @@ def _kind(node: Node, joint: JointGraph) -> str:
     return "parameter" if root in joint.parameters else "input"
 
 
-def _row(graph: int, node: Node, joint: JointGraph, *, saved: bool) -> ValueRow:
-    action = Action.SAVE if saved else Action.RECOMPUTE
+def _moved_row(row: ValueRow, journey: Journey) -> ValueRow:
+    store, leaves, issued, returns = journey.move.store, journey.leaves_in, journey.issued_in, journey.returns_in
+    return replace(row, store=store, leaves=leaves, issued=issued, returns=returns)
+
+
+def _row(graph: int, node: Node, joint: JointGraph, action: Action) -> ValueRow:
     decision = decision_of(node)
     scope = _scope(node, joint)
     kind = _kind(node, joint)
-    rule, reason = "", BY_TORCH[action]
+    rule, reason = "", BY_TORCH.get(action, "")
     if decision is not None and decision.action is action:
         rule, reason = decision.rule, decision.reason
     elif kind != "activation":

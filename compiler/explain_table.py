@@ -64,11 +64,12 @@ def render(explanation: Explanation, width: int = 200) -> str:
 
 def _layer_table(explanation: Explanation) -> Table:
     table = Table(title="Activations saved for backward", title_justify="left")
-    for name in ("layer", "torch.compile", "memopt", "operators run again", "FLOPs run again"):
+    swaps = ("swapped",) if explanation.swapped else ()
+    for name in ("layer", "torch.compile", "memopt", *swaps, "operators run again", "FLOPs run again"):
         table.add_column(name, justify="left" if name == "layer" else "right")
     rows: dict[tuple[int, ...], list[LayerTotal]] = {}
     for total in explanation.totals:
-        alike = (total.saved_before, total.saved_after, total.recomputed, total.recomputed_flops, total.unknown)
+        alike = (total.saved_before, total.saved_after, total.swapped, total.recomputed, total.recomputed_flops, total.unknown)
         key = alike if total.layer is not None else (*alike, -1)
         rows.setdefault(key, []).append(total)
     for totals in rows.values():
@@ -76,12 +77,15 @@ def _layer_table(explanation: Explanation) -> Table:
         numbers = [t.layer for t in totals if t.layer is not None]
         name = layer_ranges(numbers) + (" (each)" if len(numbers) > 1 else "") if numbers else "outside layers"
         after = human_bytes(first.saved_after) + (f" + {first.unknown} of unknown size" if first.unknown else "")
-        table.add_row(name, human_bytes(first.saved_before), after, str(first.recomputed), human_count(first.recomputed_flops))
+        moved = [human_bytes(first.swapped)] if swaps else []
+        again = str(first.recomputed), human_count(first.recomputed_flops)
+        table.add_row(name, human_bytes(first.saved_before), after, *moved, *again)
     table.add_section()
     table.add_row(
         "all",
         human_bytes(explanation.saved_before),
         human_bytes(explanation.saved_after),
+        *([human_bytes(explanation.swapped)] if swaps else []),
         str(sum(t.recomputed for t in explanation.totals)),
         human_count(sum(t.recomputed_flops for t in explanation.totals)),
     )
@@ -90,6 +94,8 @@ def _layer_table(explanation: Explanation) -> Table:
 
 def _value_table(values: tuple[ValueRow, ...]) -> Table:
     title = "Values that the backward needs (parameters and inputs left out: they are in memory anyway)"
+    if any(row.store for row in values):
+        title += "; n is the row's own layer"
     table = Table(title=title, title_justify="left")
     for name in ("layers", "path", "operator", "shape", "bytes", "action", "rule", "reason"):
         # Names of operators and rules stay in one piece, to be searched for and copied.
@@ -113,5 +119,19 @@ def _value_table(values: tuple[ValueRow, ...]) -> Table:
 
 
 def _reason(row: ValueRow) -> str:
-    """The reason without the node's own number, so that equal layers read equal."""
+    """The reason without the node's own number, so that equal layers read equal; for a swapped value, its journey."""
+    if row.store:
+        return (
+            f"on the {row.store}: leaves in {_place(row.leaves, row)}, fetched at {_place(row.issued, row)}, used in "
+            + _place(row.returns, row)
+        )
     return " ".join(word.rstrip("0123456789").rstrip("_") if "_" in word else word for word in row.reason.split(" "))
+
+
+def _place(layer: int | None, row: ValueRow) -> str:
+    """A layer's number, seen from the row's own layer ``n``."""
+    if layer is None:
+        return "no layer"
+    if row.layer is None:
+        return f"layer {layer}"
+    return "n" if layer == row.layer else f"n{layer - row.layer:+d}"

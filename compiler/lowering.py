@@ -12,9 +12,15 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from ..passes.swap.targets import OFFLOAD
 from . import torch_bridge
 
 Backend = str | Callable[..., Any]
+
+# Backends that run graphs node by node, and so reuse no memory that somebody holds.
+_NODE_BY_NODE = ("eager", "aot_eager")
+
+torch_bridge.never_reuse_inputs_of(OFFLOAD)
 
 # Names that torch.compile takes and that capture or check without ever making a backward graph.
 _TEST_SUFFIX = "_TESTING_ONLY"
@@ -48,6 +54,14 @@ def check_backend(backend: Backend, options: Mapping[str, Any] | None) -> None:
         raise ValueError("options: custom_partitioner_fn is how memopt splits the graph, and cannot be set.")
 
 
+def reuses_held_memory(backend: Backend) -> bool:
+    """Whether the backend may write into the memory of a value that an operator still holds, as far as anybody knows.
+
+    Inductor is told which values these are; backends that run node by node leave memory to Python.
+    """
+    return not isinstance(backend, str) or not (backend == "inductor" or backend.startswith(_NODE_BY_NODE))
+
+
 def lower(
     backend: Backend,
     graph: GraphModule,
@@ -55,14 +69,16 @@ def lower(
     partition: torch_bridge.Partition,
     key: str,
     options: dict[str, Any] | None,
+    *,
+    in_graph_order: bool,
 ) -> torch_bridge.Compiled:
-    """Compile a captured graph, split by ``partition``.
+    """Compile a captured graph, split by ``partition``; ``in_graph_order`` holds the order of what it makes.
 
     Raises:
         ValueError: the backend never makes a joint graph, so that there is nothing to decide about.
     """
     if backend == "inductor":
-        return torch_bridge.compile_inductor(graph, inputs, partition, key, options)
+        return torch_bridge.compile_inductor(graph, inputs, partition, key, options, in_graph_order=in_graph_order)
     if not isinstance(backend, str) and not torch_bridge.is_aot_backend(backend):
         return torch_bridge.compile_graphs(backend, graph, inputs, partition)
     run = torch_bridge.find_backend(backend) if isinstance(backend, str) else backend
@@ -86,5 +102,5 @@ def split_only(
     if backend == "inductor":
         return torch_bridge.split_inductor(graph, inputs, partition, options)
     if isinstance(backend, str) or torch_bridge.is_aot_backend(backend):
-        return lower(backend, graph, inputs, partition, "", options)
+        return lower(backend, graph, inputs, partition, "", options, in_graph_order=False)
     return torch_bridge.compile_graphs(lambda module, _: module.forward, graph, inputs, partition)

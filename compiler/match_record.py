@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ class MatchRecord:
 
     met: frozenset[tuple[str, int]]
     effective: frozenset[str]
-    ineffective: frozenset[str]
+    ineffective: Mapping[str, str]
     warnings: tuple[str, ...]
 
 
@@ -32,7 +33,7 @@ def write(key: str, matched: Matched) -> None:
         {
             "met": sorted(matched.met),
             "effective": sorted(matched.effective),
-            "ineffective": sorted(matched.ineffective),
+            "ineffective": matched.ineffective,
             "warnings": matched.warnings,
         }
     )
@@ -48,9 +49,9 @@ def read(key: str) -> MatchRecord | None:
     try:
         found = json.loads(_path(key).read_text())
         met = frozenset((str(field), int(layer)) for field, layer in found["met"])
-        effective, ineffective = frozenset(found["effective"]), frozenset(found["ineffective"])
-        return MatchRecord(met, effective, ineffective, tuple(found["warnings"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        ineffective = {str(field): str(why) for field, why in found["ineffective"].items()}
+        return MatchRecord(met, frozenset(found["effective"]), ineffective, tuple(found["warnings"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -19,6 +19,14 @@ from ..passes.mark_recompute import mark_recompute
 from ..passes.matched import Matched
 from ..passes.pin_mutated_inputs import pin_mutated_inputs
 from ..passes.policy import Plan
+from ..passes.swap.choose_offload import choose_offload
+from ..passes.swap.insert_offload import insert_offload
+from ..passes.swap.journey import Journey, plan_journeys
+from ..passes.swap.keep_borders import keep_borders
+from ..passes.swap.mark_offload import mark_offload
+from ..passes.swap.pair import Pair
+from ..passes.swap.schedule_prefetch import schedule_prefetch
+from ..passes.swap.verify_swap import verify_swap
 from ..passes.tag import tag
 from ..passes.verify import verify
 from . import torch_bridge
@@ -52,6 +60,7 @@ class Rewritten:
         backward: the backward graph.
         matched: which rules met something, and warnings.
         seconds: the time each part took; ``torch`` is what torch's partitioner would have taken anyway.
+        journeys: the values that are swapped: where each goes, when it leaves and when it returns.
     """
 
     joint: JointGraph
@@ -59,15 +68,19 @@ class Rewritten:
     backward: GraphModule
     matched: Matched
     seconds: Mapping[str, float]
+    journeys: tuple[Journey, ...] = ()
 
 
-def rewrite(source: Source, plan: Plan, layer_of_path: Mapping[str, int]) -> tuple[Rewritten, GraphModule, GraphModule]:
+def rewrite(
+    source: Source, plan: Plan, layer_of_path: Mapping[str, int], *, asynchronous: bool = True
+) -> tuple[Rewritten, GraphModule, GraphModule]:
     """Decide, split and verify.
 
     Args:
         source: the joint graph.
         plan: which rule holds in which layer.
         layer_of_path: module path of a layer -> its number, as the names in this graph have it.
+        asynchronous: the backend does not reuse a value's memory while something holds the value.
 
     Returns:
         What was made, for reading; the forward and the backward graph, to be lowered.
@@ -87,7 +100,9 @@ def rewrite(source: Source, plan: Plan, layer_of_path: Mapping[str, int]) -> tup
         mark_checkpoint(joint, torch_bridge.checkpoint_tag)
         mark_recompute(joint, plan, matched)
         mark_exclude(joint, plan, matched)
-        legalize(joint, matched, with_rules=any(decision_of(n) for n in joint.graph.nodes))
+        legalize(joint, matched, with_rules=plan.swap is not None or any(decision_of(n) for n in joint.graph.nodes))
+        mark_offload(joint, plan, matched)
+        keep_borders(joint, plan)
     with clock.measure("record"):
         decided = facts(replace(source, module=snapshot(source.module)), layer_of_path)
     with clock.measure("decide"):
@@ -98,8 +113,16 @@ def rewrite(source: Source, plan: Plan, layer_of_path: Mapping[str, int]) -> tup
         )
     with clock.measure("verify"):
         verify(decided, forward, backward)
+    journeys: list[Journey] = []
+    if matched.swapped and plan.swap is not None:
+        with clock.measure("swap"):
+            pair = Pair(decided, forward, backward, matched.swapped)
+            journeys = plan_journeys(pair, choose_offload(pair, plan.swap, matched), plan.swap.prefetch)
+            insert_offload(pair, journeys, plan.swap, asynchronous=asynchronous)
+            schedule_prefetch(pair, journeys)
+            verify_swap(pair, journeys)
     with clock.measure("record"):
-        made = Rewritten(decided, snapshot(forward), snapshot(backward), matched, clock.seconds)
+        made = Rewritten(decided, snapshot(forward), snapshot(backward), matched, clock.seconds, tuple(journeys))
     return made, forward, backward
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from ..passes.policy import LayerPlan, Plan, Rule, RuleKind
+from ..passes.policy import LayerPlan, Plan, Rule, RuleKind, SwapPolicy
 from .config import ConfigSource, MemoptConfig, load_config
 from .errors import LayersError, quoted
 from .layer_specs import spoken
@@ -71,7 +71,13 @@ def resolve(
         hints=resolver.hints,
         strict=strict,
         no_module=tuple(resolver.no_module),
+        swap=_swap_policy(config) if rules.swap_layer or rules.swap_op else None,
     )
+
+
+def _swap_policy(config: MemoptConfig) -> SwapPolicy:
+    swap = config.swap
+    return SwapPolicy(swap.default_prefetch, swap.store, swap.dir, swap.min_bytes, swap.in_flight_bytes, swap.host_limit)
 
 
 def unmatched(plan: Plan) -> tuple[str, ...]:

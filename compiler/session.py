@@ -18,7 +18,7 @@ from .cache_key import cache_key
 from .capture import Capture, capture, same_autocast
 from .clock import Clock
 from .errors import MemoptWarning
-from .lowering import Backend, lower, split_only
+from .lowering import Backend, lower, reuses_held_memory, split_only
 from .paths import normalise_path
 from .pipeline import snapshot
 from .unapplied import unapplied
@@ -58,9 +58,10 @@ class Session:
         with self._clock.measure("record"):
             seen = capture(len(self.captures), graph, inputs, paths, _tensors(self.model))
             key = cache_key(self.plan, graph, seen.layer_of_path)
-        partition = functools.partial(seen.rewrite, self.plan)
+        partition = self._partition(seen)
         if self.lowers:
-            compiled = lower(self.backend, graph, inputs, partition, key, self.options)
+            in_order = self.plan.swap is not None and seen.trains
+            compiled = lower(self.backend, graph, inputs, partition, key, self.options, in_graph_order=in_order)
         else:
             compiled = split_only(self.backend, graph, inputs, partition, self.options)
         self.captures.append(seen)
@@ -79,9 +80,12 @@ class Session:
         """The capture with its graphs: made again, without lowering, where torch's cache had spared making them."""
         if seen.rewritten is None and seen.trains and seen.graph is not None and seen.inputs is not None:
             with torch.enable_grad(), same_autocast(seen):
-                partition = functools.partial(seen.rewrite, self.plan)
-                split_only(self.backend, snapshot(seen.graph), seen.inputs, partition, self.options)
+                split_only(self.backend, snapshot(seen.graph), seen.inputs, self._partition(seen), self.options)
         return seen
+
+    def _partition(self, seen: Capture) -> torch_bridge.Partition:
+        asynchronous = not reuses_held_memory(self.backend)
+        return functools.partial(seen.rewrite, self.plan, asynchronous=asynchronous)
 
     def seconds(self) -> dict[str, float]:
         """Wall time spent so far, by part; ``torch`` is what torch's partitioner takes without memopt too."""

@@ -7,7 +7,7 @@ No other file imports ``torch._functorch``, ``torch._inductor``, ``torch._dynamo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from unittest import mock
 
@@ -24,6 +24,9 @@ from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch._inductor.ir import MultiOutput
+from torch._inductor.lowering import fallback_handler, register_lowering
+from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
@@ -181,11 +184,46 @@ def _saved_buffers_not_given_away() -> contextlib.AbstractContextManager[Any]:
 
 
 def compile_inductor(
-    gm: GraphModule, inputs: Sequence[Any], partition: Partition, key: str, options: dict[str, Any] | None
+    gm: GraphModule,
+    inputs: Sequence[Any],
+    partition: Partition,
+    key: str,
+    options: dict[str, Any] | None,
+    *,
+    in_graph_order: bool = False,
 ) -> Compiled:
-    """Compile a captured graph with inductor, split by ``partition``."""
+    """Compile a captured graph with inductor, split by ``partition``; ``in_graph_order`` keeps the order of its nodes.
+
+    Inductor otherwise moves reloads to just before their use, to save memory, and undoes the overlap.
+    """
     patches = {**(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
+    if in_graph_order:
+        patches |= {"reorder_for_peak_memory": False, "memory_planning": False}
     return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
+
+
+def uses_cuda_graphs(options: Mapping[str, Any] | None) -> bool:
+    """Whether inductor would record CUDA graphs, by its options or globally."""
+    return bool((options or {}).get("triton.cudagraphs", inductor_config.triton.cudagraphs))
+
+
+def never_reuse_inputs_of(operator: torch._ops.OpOverload) -> None:
+    """Keep inductor from writing other values into the memory of what the operator was given, as long as somebody holds it.
+
+    The operator reads its inputs after it has returned, and holds them meanwhile; inductor reuses memory by its own plan,
+    whether or not somebody holds it.
+    """
+    fallback = fallback_handler(operator, add_to_fallback_set=False)
+
+    @register_lowering(operator, type_promotion_kind=None)  # type: ignore[untyped-decorator]
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        made = fallback(*args, **kwargs)
+        kernel = made.data.data
+        while isinstance(kernel, MultiOutput):
+            kernel = kernel.inputs[0]
+        for given in kernel.inputs:
+            V.graph.never_reuse_buffers.add(given.get_name())
+        return made
 
 
 def _run_as_is(gm: GraphModule, _inputs: Sequence[Any], **_: Any) -> Compiled:
@@ -325,11 +363,3 @@ def fake_tensors(device: str) -> Iterator[Callable[[torch.Tensor], torch.Tensor]
 
     with mode:
         yield fake
-
-
-def size_hint(size: int | torch.SymInt) -> int | None:
-    """A size as it was in the call that was captured; None where only a run can tell."""
-    if isinstance(size, int):
-        return size
-    node = size.node
-    return int(node.hint) if node.has_hint() else None

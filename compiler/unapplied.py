@@ -55,7 +55,9 @@ def _without_operators(plan: Plan, captures: Sequence[Capture], lost: tuple[int,
     met = _met(captures)
     idle: dict[str, list[int]] = {}
     for layer in plan.layers:
-        fields = {r.field for path, r in layer.rules.items() if path and r.kind is RuleKind.RECOMPUTE_SELECT}
+        fields = {
+            r.field for path, r in layer.rules.items() if path and r.kind in (RuleKind.RECOMPUTE_SELECT, RuleKind.SWAP_OP)
+        }
         for field in fields:
             if layer.index not in lost and (field, layer.index) not in met:
                 idle.setdefault(field, []).append(layer.index)
@@ -92,9 +94,5 @@ def _named_layers(plan: Plan, rule: Rule) -> tuple[int, ...]:
 
 def _without_effect(captures: Sequence[Capture]) -> list[str]:
     some: frozenset[str] = frozenset().union(*(c.effective for c in captures))
-    none: frozenset[str] = frozenset().union(*(c.ineffective for c in captures))
-    return [
-        f"{field} matches, and recomputes nothing: what it names only makes values that leave its region, or that the backward "
-        "does not need. Name more of the model, or the operator itself (memopt.trace lists operators by layer and path)."
-        for field in sorted(none - some)
-    ]
+    none = {field: why for c in captures for field, why in c.ineffective.items()}
+    return [f"{field} matches, and {why}." for field, why in sorted(none.items()) if field not in some]

@@ -11,6 +11,9 @@ from .operators import is_mutating, is_seed, is_symbolic
 from .policy import Action, Decision
 from .scopes import Scope, find_scope
 
+Call = tuple[int, str]
+"""A call of a layer: its number, and a key that tells a layer's calls apart."""
+
 _KEY = "memopt"
 _BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 
@@ -110,6 +113,14 @@ class JointGraph:
         Autograd numbers what it differentiates, and the backward of an operator carries the operator's number.
         """
         return self._origins.get(node.meta.get("seq_nr"))
+
+    def call_of(self, node: Node) -> Call | None:
+        """The call of a layer that the node is part of, in the forward or in the backward; None outside the layers."""
+        origin = self.origin_of(node) if node in self.backward else node
+        scope = self.scopes.get(origin) if origin is not None else None
+        if scope is None or scope.layer is None:
+            return None
+        return scope.layer, scope.chain[0][1] if scope.chain else ""
 
     def forward_users(self, node: Node) -> Iterable[Node]:
         """The nodes of the forward that read the value; the graph's output is not one."""

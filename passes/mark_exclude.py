@@ -17,8 +17,8 @@ from torch.fx import Node
 
 from .joint import JointGraph, is_recomputed
 from .keep import keep
-from .mark_recompute import operator_paths
 from .matched import Matched
+from .naming import operator_paths
 from .operators import function_names, simplified, target_names
 from .policy import Plan, Rule
 from .scopes import Scope

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from torch.fx import Node
-
 from .joint import JointGraph, decide
 from .matched import Matched
-from .operators import function_names, target_names
+from .naming import rule_naming
 from .policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
 from .scopes import Scope
 
@@ -31,11 +29,12 @@ def mark_recompute(joint: JointGraph, plan: Plan, matched: Matched) -> None:
         scope = joint.scopes.get(node)
         if scope is None or scope.layer is None:
             continue
-        named = _by_operator(node, scope, pending, matched)
+        named = rule_naming(node, scope, pending, matched)
         found = _by_layer_or_module(plan.layers[scope.layer], scope)
         if found is None and named is not None:
-            found = named
-            matched.operators.setdefault(node, named[0])
+            rule, path, call = named
+            found = rule, (path, scope.chain[-1][1], call), f"operator {path} is recomputed"
+            matched.operators.setdefault(node, rule)
         if found is None:
             continue
         rule, key, reason = found
@@ -53,24 +52,3 @@ def _by_layer_or_module(layer: LayerPlan, scope: Scope) -> tuple[Rule, Hashable,
             # A container (ModuleList) has no call of its own: the layer's stands in.
             return layer.rules[path], (path, calls.get(path, calls[""])), f"module {path} is recomputed"
     return None
-
-
-def _by_operator(node: Node, scope: Scope, rules: list[Rule], matched: Matched) -> tuple[Rule, Hashable, str] | None:
-    """The first rule that names the operator; every one that does is credited."""
-    called = [(path, scope.call) for path in operator_paths(scope, function_names(scope))]
-    own = [(path, node.name) for path in operator_paths(scope, target_names(node))]
-    first: tuple[Rule, Hashable, str] | None = None
-    for rule in rules:
-        if scope.layer is None or scope.layer not in rule.layers:
-            continue
-        found = next(((path, call) for path, call in called + own if matched.fullmatch(rule, path)), None)
-        if found is not None:
-            matched.credit(rule, scope.layer)
-            first = first or (rule, (found[0], scope.chain[-1][1], found[1]), f"operator {found[0]} is recomputed")
-    return first
-
-
-def operator_paths(scope: Scope, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The paths by which a pattern can name an operator: ``mlp.fc1.linear``; without a module, the name alone."""
-    prefix = scope.path + "." if scope.path else ""
-    return tuple(prefix + name for name in names)

@@ -16,17 +16,19 @@ class Matched:
 
     Attributes:
         met: (rule's field, layer) for every layer in which a rule matched, whether or not an earlier rule had decided.
-        effective: the fields of rules by which something is recomputed in the end.
-        ineffective: the fields of rules that asked for it, and by which nothing is.
+        effective: the fields of rules by which something is recomputed or swapped in the end.
+        ineffective: the fields of rules that asked for it, and by which nothing is -> why, as a clause.
         operators: nodes that a rule names as operators, and so forces.
+        swapped: names of nodes that belong to a swapped layer, module or operator -> the rule that says so.
         timed_out: patterns that took too long on some operator path, and count as no match from then on.
         warnings: what the user should hear.
     """
 
     met: set[tuple[str, int]] = field(default_factory=set)
     effective: set[str] = field(default_factory=set)
-    ineffective: set[str] = field(default_factory=set)
+    ineffective: dict[str, str] = field(default_factory=dict)
     operators: dict[Node, Rule] = field(default_factory=dict)
+    swapped: dict[str, Rule] = field(default_factory=dict)
     timed_out: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
     _known: dict[tuple[str, str], bool] = field(default_factory=dict)

@@ -77,6 +77,27 @@ class LayerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapPolicy:
+    """How swapped values travel, and where they wait for the backward.
+
+    Attributes:
+        prefetch: a layer's reload is issued when the backward of the layer so many positions later begins.
+        store: ``host``, ``disk``, or ``auto``: host for an accelerator, disk for the CPU.
+        directory: where the files of a disk store are made; None for the system's temporary directory.
+        min_bytes: smaller values stay.
+        in_flight_bytes: how much may be on its way out at a time; None for a default that depends on the device.
+        host_limit: the most bytes of host memory, above which values go to disk; None for no limit.
+    """
+
+    prefetch: int
+    store: str = "auto"
+    directory: str | None = None
+    min_bytes: int = 0
+    in_flight_bytes: int | None = None
+    host_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Which rule holds where, before anything is compiled.
 
@@ -90,6 +111,7 @@ class Plan:
         no_module: rules of ``pending``, with the layers in which their pattern matches no module. Whether it names an operator
             there, only a graph can tell.
         strict: warnings are errors.
+        swap: how values are swapped; None when nothing is.
     """
 
     layers: tuple[LayerPlan, ...]
@@ -99,6 +121,7 @@ class Plan:
     hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     no_module: tuple[Rule, ...] = ()
     strict: bool = False
+    swap: SwapPolicy | None = None
 
     @property
     def num_layers(self) -> int:

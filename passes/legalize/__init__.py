@@ -42,13 +42,19 @@ WITH_RULES: tuple[Legalization, ...] = (
 """What holds when rules have marked the graph."""
 
 
+NOTHING_RECOMPUTED = (
+    "recomputes nothing: what it names only makes values that leave its region, or that the backward does not need. "
+    "Name more of the model, or the operator itself (memopt.trace lists operators by layer and path)"
+)
+
+
 def legalize(joint: JointGraph, matched: Matched, *, with_rules: bool) -> None:
     """Run the legalizations in their order, once."""
     asked = _recomputing_rules(joint)
     for rule in WITH_RULES if with_rules else ALWAYS:
         rule(joint, matched)
     matched.effective = _recomputing_rules(joint)
-    matched.ineffective = asked - matched.effective - {CHECKPOINT}
+    matched.ineffective = dict.fromkeys(asked - matched.effective - {CHECKPOINT}, NOTHING_RECOMPUTED)
 
 
 def _recomputing_rules(joint: JointGraph) -> set[str]:

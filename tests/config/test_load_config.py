@@ -35,7 +35,7 @@ def test_defaults() -> None:
             "store": "auto",
             "dir": None,
             "min_bytes": 1024,
-            "in_flight_bytes": 268435456,
+            "in_flight_bytes": None,
             "host_limit": None,
         },
     }

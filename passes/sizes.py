@@ -1,0 +1,27 @@
+"""How many bytes a value of a graph has."""
+
+from __future__ import annotations
+
+import torch
+
+
+def size_hint(size: int | torch.SymInt) -> int | None:
+    """A size as it was in the call that was captured; None where only a run can tell."""
+    if isinstance(size, int):
+        return size
+    node = size.node
+    return int(node.hint) if node.has_hint() else None
+
+
+def nbytes(value: torch.Tensor) -> int | None:
+    """The bytes of a tensor's distinct elements; None where a size is known only at run time.
+
+    An expanded dimension (stride 0) has one element. A dynamic size counts as in the call that was captured.
+    """
+    total = value.element_size()
+    for size, stride in zip(value.shape, value.stride(), strict=True):
+        hint = size_hint(size)
+        if hint is None:
+            return None
+        total *= min(hint, 1) if isinstance(stride, int) and stride == 0 else hint
+    return total

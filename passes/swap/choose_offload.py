@@ -1,0 +1,171 @@
+"""Choose, on the final pair of graphs, which saved values move, and say for every other one why it stays.
+
+A value moves if every node of the backward that reads it belongs to a swapped layer, module or operator. Values are told apart
+by storage: a storage is copied once, and its views are made again after the reload.
+
+    gelu  saved  read by layers.0.mlp               OFFLOAD
+    norm  saved  read by layers.0.mlp, layers.0     SAVE      the backward of layer 0 outside what is swapped reads it
+    mask  saved  read by layers.0, layers.1         SAVE      the backward of layer 1, which is not swapped, reads it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import Node
+
+from ..joint import decide, decision_of
+from ..matched import Matched
+from ..operators import draws_random_numbers, is_seed, storage_root
+from ..policy import Action, Decision, Rule, SwapPolicy
+from ..sizes import nbytes
+from .pair import Crossing, Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A storage that leaves after its last use in the forward and comes back for the backward.
+
+    Attributes:
+        value: the node of the joint graph whose value is copied: a storage's producer, or a slice of it that is all that is needed.
+        crossings: what crosses of it; all are views of ``value``, or itself.
+        rule: the rule by which it moves.
+        store: ``host`` or ``disk``.
+        size: its bytes; None when only a run can tell.
+    """
+
+    value: Node
+    crossings: tuple[Crossing, ...]
+    rule: Rule
+    store: str
+    size: int | None
+
+    @property
+    def title(self) -> str:
+        """What messages call the value: its name and where it comes from."""
+        decision = decision_of(self.value)
+        where = f" of layer {decision.layer}" if decision is not None and decision.layer is not None else ""
+        path = f", {decision.path}" if decision is not None and decision.path else ""
+        return f"{self.value.name}{where}{path}"
+
+
+def choose_offload(pair: Pair, policy: SwapPolicy, matched: Matched) -> list[Move]:
+    """Decide about every storage that crosses and that something swapped reads; record each decision in the joint graph.
+
+    Rules by which nothing moves are noted in ``matched``, with what kept the largest value they could have moved.
+    """
+    storages: dict[Node, list[Crossing]] = {}
+    for crossing in pair.crossings:
+        storages.setdefault(storage_root(crossing.own), []).append(crossing)
+    activations = _activations(pair)
+    moves = []
+    stays: dict[str, tuple[int, str]] = {}
+    for root, crossings in storages.items():
+        rule = next((r for c in crossings for reader in pair.readers(c.loaded) if (r := pair.rule_of(reader))), None)
+        if rule is None:
+            continue
+        value = _tightest(root, crossings)
+        store = _store(value, policy)
+        reason = _reason_to_stay(pair, root, crossings, activations) or _reason_of_value(value, store, policy)
+        if reason is None:
+            moves.append(Move(value, tuple(crossings), rule, store, nbytes(value.meta["val"])))
+        elif root.op != "placeholder":
+            known = stays.get(rule.field, (-1, ""))
+            stays[rule.field] = max(known, (nbytes(value.meta["val"]) or 0, f"{value.name} stays: {reason}"))
+        for node in dict.fromkeys([value, *(c.own for c in crossings)]):
+            if reason is None:
+                _record(pair, node, Action.OFFLOAD, rule, f"it waits for its backward on the {store}")
+            elif node.op == "call_function":
+                _record(pair, node, Action.SAVE, rule, f"it stays: {reason}")
+    moving = {move.rule.field for move in moves}
+    matched.effective |= moving
+    for rule in dict.fromkeys(pair.swapped.values()):
+        if rule.field not in moving:
+            why = stays[rule.field][1] if rule.field in stays else "no backward of what it names reads a saved value"
+            matched.ineffective[rule.field] = f"swaps nothing: {why}"
+    return moves
+
+
+def _record(pair: Pair, node: Node, action: Action, rule: Rule, reason: str) -> None:
+    decision = decision_of(node)
+    if decision is None:
+        scope = pair.joint.scopes.get(node)
+        layer, path = (scope.layer, scope.path) if scope is not None else (None, "")
+        decision = Decision(action, rule.field, layer, path, reason)
+    decide(node, replace(decision, action=action, rule=rule.field, reason=reason))
+
+
+def _tightest(root: Node, crossings: list[Crossing]) -> Node:
+    """What to copy: a single view that is smaller than its storage moves alone; views of one storage move as that storage."""
+    first = crossings[0].own
+    if len(crossings) > 1 or first is root or root.op == "placeholder":
+        return root
+    whole, part = nbytes(root.meta["val"]), nbytes(first.meta["val"])
+    return first if whole is not None and part is not None and part < whole else root
+
+
+def _store(value: Node, policy: SwapPolicy) -> str:
+    if policy.store != "auto":
+        return policy.store
+    return "disk" if value.meta["val"].device.type == "cpu" else "host"
+
+
+def _reason_to_stay(pair: Pair, root: Node, crossings: Iterable[Crossing], activations: set[Node]) -> str | None:
+    if root.op == "placeholder":
+        return "a parameter or buffer of the model" if root in pair.joint.parameters else "an input of the model"
+    if any(storage_root(node) is root for node in pair.joint.returned):
+        return "the model returns it, and its caller may keep or change it"
+    for reader in (reader for crossing in crossings for reader in pair.readers(crossing.loaded)):
+        if pair.rule_of(reader) is None:
+            return f"{_who(pair, reader)} reads it"
+    value = root.meta["val"]
+    if not (value.is_floating_point() or value.is_complex()) and root not in activations:
+        return "a mask or table of indices that no activation went into"
+    return None
+
+
+def _reason_of_value(value: Node, store: str, policy: SwapPolicy) -> str | None:
+    tensor = value.meta["val"]
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return f"its layout is {tensor.layout}, not that of a plain tensor"
+    if store == "host" and tensor.device.type == "cpu":
+        return "it is in host memory already"
+    size = nbytes(tensor)
+    if size is not None and size < policy.min_bytes:
+        return f"smaller than swap.min_bytes ({policy.min_bytes})"
+    return None
+
+
+def _who(pair: Pair, reader: Node) -> str:
+    call = pair.call_of(reader)
+    if not pair.is_known(reader):
+        return f"a node of the backward that torch attributes to no layer ({reader.name})"
+    if call is None:
+        return f"the backward outside the layers ({reader.name})"
+    in_swapped_layer = call[0] in pair.swapped_layers
+    where = f"outside what is swapped there ({reader.name})" if in_swapped_layer else "which is not swapped,"
+    return f"the backward of layer {call[0]}{' ' if in_swapped_layer else ', '}{where}"
+
+
+def _activations(pair: Pair) -> set[Node]:
+    """The values of the forward that depend on a floating-point value or on chance."""
+    found: set[Node] = set()
+    for node in pair.joint.graph.nodes:
+        if node in pair.joint.backward:
+            continue
+        if _is_floating(node) or draws_random_numbers(node) or is_seed(node) or any(i in found for i in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _is_floating(node: Node) -> bool:
+    return any(v.is_floating_point() or v.is_complex() for v in _tensors(node))
+
+
+def _tensors(node: Node) -> Iterator[torch.Tensor]:
+    value = node.meta.get("val")
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(item, torch.Tensor):
+            yield item

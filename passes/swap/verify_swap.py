@@ -1,0 +1,88 @@
+"""Prove, on the final pair of graphs, that every chosen value leaves once, comes back once, and in time.
+
+What holds afterwards, for each value that moves:
+- one ``memopt::offload`` in the forward, after every use of the value's storage there, and none in the backward;
+- its ticket crosses, and neither the value nor a view of it does;
+- one ``memopt::prefetch`` of that ticket, where the backward begins of the layer it was to be issued in;
+- one ``memopt::wait`` for it, which every use reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.fx import Graph, Node
+
+from ..operators import storage_root, viewed
+from ..verify import VerificationError, saved_values
+from .insert_offload import ticket_name
+from .journey import Journey
+from .pair import Pair
+from .targets import OFFLOAD, PREFETCH, WAIT
+
+
+def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
+    """Raise VerificationError for the first value that does not travel as planned."""
+    count = len(journeys)
+    _expect(_count(pair.forward.graph, OFFLOAD) == count, "the forward has another number of offloads than values move")
+    _expect(_count(pair.backward.graph, OFFLOAD) == 0, "the backward would offload again")
+    for target in (PREFETCH, WAIT):
+        _expect(_count(pair.backward.graph, target) == count, f"the backward has another number of {target} than values move")
+    crossing = {storage_root(own) for _, own in saved_values(pair.joint, pair.forward) if own is not None}
+    position = {n: i for i, n in enumerate(pair.forward.graph.nodes)}
+    last_use = _last_uses(pair.forward.graph)
+    forward = {n.name: n for n in position}
+    (output,) = pair.forward.graph.find_nodes(op="output")
+    loaded = {n.name: n for n in pair.backward.graph.find_nodes(op="placeholder")}
+    following = _next_ordinary(pair.backward.graph)
+    for journey in journeys:
+        title, ticket = journey.move.title, forward.get(ticket_name(journey))
+        if ticket is None or ticket.target is not OFFLOAD or ticket.args[0] is not forward[journey.move.value.name]:
+            raise VerificationError(f"{title} does not leave")
+        last = last_use.get(storage_root(forward[journey.move.value.name]))
+        _expect(last is None or position[last] < position[ticket], f"{title} leaves before its last use")
+        _expect(storage_root(journey.move.value) not in crossing, f"{title} moves, and crosses on the device too")
+        receiver = loaded.get(ticket.name)
+        if receiver is None or output not in ticket.users:
+            raise VerificationError(f"the ticket of {title} does not cross")
+        _verify_return(journey, receiver, following)
+
+
+def _verify_return(journey: Journey, receiver: Node, following: dict[Node, Node]) -> None:
+    title = journey.move.title
+    tokens = [u for u in receiver.users if u.target is PREFETCH]
+    _expect(len(tokens) == 1 == len(receiver.users), f"{title} is not fetched exactly once")
+    waits = [u for u in tokens[0].users if u.target is WAIT]
+    _expect(len(waits) == 1 == len(tokens[0].users), f"{title} is not waited for exactly once")
+    _expect(following[tokens[0]] is journey.issue, f"{title} is not fetched where the backward of its layer begins")
+    _expect(bool(waits[0].users), f"{title} comes back, and nothing reads it")
+
+
+def _last_uses(graph: Graph) -> dict[Node, Node]:
+    """For every storage the last operator that reads it, views and offloads apart."""
+    found: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is not OFFLOAD and viewed(node) is None:
+            found |= dict.fromkeys(map(storage_root, node.all_input_nodes), node)
+    return found
+
+
+def _next_ordinary(graph: Graph) -> dict[Node, Node]:
+    """For every node the next one that is not memopt's own: neither a prefetch, nor a wait, nor a view of what came back."""
+    found: dict[Node, Node] = {}
+    following: Node | None = None
+    for node in reversed(graph.nodes):
+        if following is not None:
+            found[node] = following
+        if node.target is not PREFETCH and storage_root(node).target is not WAIT:
+            following = node
+    return found
+
+
+def _count(graph: Graph, target: object) -> int:
+    return sum(n.target is target for n in graph.nodes)
+
+
+def _expect(holds: bool, fault: str) -> None:
+    if not holds:
+        raise VerificationError(fault)
