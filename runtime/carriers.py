@@ -87,7 +87,7 @@ class Carrier(Protocol):
     """One way to a store and back. The engine locks around every call."""
 
     def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
-        """Find a place and start the copy of the flat bytes ``source``; set ``place`` and ``sent``. False: no room, ask another.
+        """Find a place, start the copy of the flat bytes ``source``, set ``place`` and ``sent``. False: no room, ask another.
 
         The engine keeps ``source`` until the copy has ended.
 

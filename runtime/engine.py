@@ -102,7 +102,7 @@ class Engine:
         Raises:
             SwapError: no room, or no way out; then nothing is held.
         """
-        self._caller.check()
+        self._caller.check(name)
         layout = Layout.of(value)
         stored = Stored(self, Parcel(name, layout), value.device)
         parcel, source = stored.parcel, layout.bytes_of(value)
@@ -134,9 +134,9 @@ class Engine:
         Raises:
             SwapError: the copy out failed.
         """
-        self._caller.check()
-        self.tidy()
         parcel = stored.parcel
+        self._caller.check(parcel.name)
+        self.tidy()
         if parcel.sent.ended():
             self._raise_if_failed(parcel, parcel.sent)
         landed = self._caller.empty(parcel.layout)
@@ -155,9 +155,9 @@ class Engine:
         Raises:
             SwapError: it was waited for before, or a copy failed.
         """
-        self._caller.check()
-        self.tidy()
         parcel = reload.stored.parcel
+        self._caller.check(parcel.name)
+        self.tidy()
         with self._lock:
             landed, reload.landed = reload.landed, None
         if landed is None:

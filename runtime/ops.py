@@ -71,7 +71,7 @@ def prefetch(ticket: torch.Tensor) -> torch.Tensor:
         SwapError: the stored copy is gone, or was never whole.
     """
     handle = tickets.handle_of(ticket)
-    if handle is None and int(ticket.item()) == 0:
+    if handle is None and tickets.is_blank(ticket):
         return tickets.blank()
     stored = None if handle is None else handle.owned
     if handle is None or not isinstance(stored, Stored):
@@ -94,7 +94,7 @@ def wait(
         SwapError: the copy failed, the token was waited for before, or the value has another form than asked for.
     """
     handle = tickets.handle_of(token)
-    if handle is None and device == _META and int(token.item()) == 0:
+    if handle is None and device == _META and tickets.is_blank(token):
         return torch.empty_strided(size, stride, dtype=dtype, device=device)
     reload = None if handle is None else handle.owned
     if not isinstance(reload, Reload):
@@ -120,8 +120,8 @@ def wait(
 def _refuse_if_abandoned(stored: Stored) -> None:
     if stored.engine.abandoned:
         raise SwapError(
-            f"swap of {stored.parcel.name!r}: swapped out before this process was forked, by its parent. Run forward and backward "
-            "in one process, or set swap.enable to false."
+            f"swap of {stored.parcel.name!r}: its parent swapped it out before this process was forked. Run forward and "
+            "backward in one process, or set swap.enable to false."
         )
 
 

@@ -7,13 +7,19 @@ import threading
 
 import torch
 
-from .callers import CpuCaller
+from .callers import CpuCaller, StreamCaller
+from .carriers import Carrier
 from .counters import SwapCounters
+from .devices.accelerator import Accelerator
+from .devices.interface import Device
 from .engine import Engine
 from .errors import Refused
 from .file_carrier import FileCarrier
+from .pinned_carrier import PinnedCarrier
 from .settings import Settings
+from .staged_carrier import StagedCarrier
 from .stores.disk import DiskArena
+from .stores.host import PinnedPool
 
 _engines: dict[tuple[torch.device, Settings], Engine] = {}
 _lock = threading.Lock()
@@ -49,7 +55,17 @@ def _make(device: torch.device, settings: Settings) -> Engine:
         if settings.store == "host":
             raise Refused("the value is in host memory already. Set swap.store to disk (or auto) for a model on the CPU.")
         return Engine(settings, CpuCaller(), [FileCarrier(DiskArena(settings.where))])
-    raise Refused(f"values on {device} cannot be swapped. Set swap.enable to false.")
+    if not torch.accelerator.is_available() or device.type != torch.accelerator.current_accelerator().type:  # type: ignore[union-attr]
+        raise Refused(f"values on {device} cannot be swapped. Set swap.enable to false.")
+    return on_device(Accelerator(device), settings)
+
+
+def on_device(device: Device, settings: Settings) -> Engine:
+    """A new engine for an accelerator."""
+    carriers: list[Carrier] = [StagedCarrier(device, DiskArena(settings.where))]
+    if settings.store == "host":
+        carriers.insert(0, PinnedCarrier(device, PinnedPool(device.pin, settings.host_limit)))
+    return Engine(settings, StreamCaller(device), carriers)
 
 
 def _in_child() -> None:

@@ -50,6 +50,11 @@ def handle_of(tensor: torch.Tensor) -> Handle | None:
     return _handles.get(int(tensor.item())) if tensor.numel() == 1 else None
 
 
+def is_blank(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is as ``blank`` makes them."""
+    return tensor.numel() == 1 and int(tensor.item()) == 0
+
+
 def blank() -> torch.Tensor:
     """A tensor that owns nothing: stands for a value on the meta device."""
     return torch.zeros(1, dtype=torch.int64, device="cpu")

@@ -1,0 +1,96 @@
+"""From an accelerator to pinned host memory and back, on two streams of their own.
+
+::
+
+    current stream   x = ...  *event            ...   *event (y allocated)      wait for the copy, use y
+    out stream                after it: x -> host
+    in stream                                          after both: host -> y
+
+Events order everything on the device; the host waits for nothing here.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .carriers import Copy, Held, Parcel
+from .devices.interface import Device, Event
+from .stores.host import PinnedExtent, PinnedPool
+
+
+class StreamCopy:
+    """A copy on a stream of ``device``, ended by ``event``."""
+
+    def __init__(self, device: Device, event: Event) -> None:
+        self.event = event
+        self._device = device
+
+    def ended(self) -> bool:
+        """See Copy."""
+        return self.event.query()
+
+    def wait(self) -> None:
+        """See Copy."""
+        self.event.synchronize()
+
+    def join(self) -> None:
+        """See Copy."""
+        self._device.wait(self._device.current_stream(), self.event)
+
+    def failure(self) -> None:
+        """Errors of the device come as torch's own, wherever it is next used."""
+
+
+class PinnedCarrier:
+    """Keeps values in ``pool``; without room there it takes none."""
+
+    def __init__(self, device: Device, pool: PinnedPool) -> None:
+        self._device = device
+        self._pool = pool
+        self._out = device.new_stream()
+        self._in = device.new_stream()
+        self._bytes = 0
+
+    def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
+        """See Carrier."""
+        extent = self._pool.take(parcel.nbytes)
+        if extent is None:
+            return False
+        device = self._device
+        for event in (device.record(device.current_stream()), *extent.after):
+            device.wait(self._out, event)
+        device.copy(self._out, extent.memory, source)
+        parcel.place, parcel.sent = extent, StreamCopy(device, device.record(self._out))
+        self._bytes += parcel.nbytes
+        return True
+
+    def fetch(self, parcel: Parcel, target: torch.Tensor) -> Copy:
+        """See Carrier."""
+        device = self._device
+        for event in (device.record(device.current_stream()), _event(parcel.sent)):
+            device.wait(self._in, event)
+        device.copy(self._in, target, _extent(parcel).memory)
+        return StreamCopy(device, device.record(self._in))
+
+    def give_back(self, parcel: Parcel) -> bool:
+        """At once: whoever gets the place next waits on the device for what is going on there."""
+        self._pool.give_back(_extent(parcel), [_event(c) for c in (parcel.sent, *parcel.fetched) if not c.ended()])
+        self._bytes -= parcel.nbytes
+        return True
+
+    def held(self) -> Held:
+        """See Carrier."""
+        return Held(host_bytes=self._bytes, host_capacity=self._pool.capacity, pinned_allocations=self._pool.allocations)
+
+    def close(self) -> None:
+        """Pinned memory goes with the process that pinned it."""
+
+
+def _extent(parcel: Parcel) -> PinnedExtent:
+    assert isinstance(parcel.place, PinnedExtent)
+    return parcel.place
+
+
+def _event(copy: Copy) -> Event:
+    assert isinstance(copy, StreamCopy)
+    return copy.event
