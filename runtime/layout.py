@@ -51,7 +51,8 @@ class Layout:
 
     def bytes_of(self, value: torch.Tensor) -> torch.Tensor:
         """The bytes of ``value`` that are stored, flat: a view of it where they need not be packed."""
-        return _as_bytes((self._distinct(value).reshape(-1) if self.packed else self._span(value)).resolve_conj().resolve_neg())
+        flat = self._distinct(value).contiguous().view(-1) if self.packed else self._span(value)
+        return _as_bytes(flat.resolve_conj().resolve_neg())
 
     def empty(self, device: torch.device) -> torch.Tensor:
         """A tensor for the stored copy to land in."""

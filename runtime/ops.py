@@ -13,6 +13,7 @@ shares memory with an argument, and none requires a gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ from .layout import Layout
 from .registry import engine_for
 from .settings import Settings
 
-_LIBRARY = torch.library.Library("memopt", "FRAGMENT")
+_LIBRARY: Any = torch.library.Library("memopt", "FRAGMENT")  # type: ignore[no-untyped-call]
 _EXACT_STRIDES = tuple(tag for tag in (getattr(torch.Tag, "needs_exact_strides", None),) if tag is not None)
 _META = torch.device("meta")
 

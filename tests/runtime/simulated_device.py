@@ -203,10 +203,15 @@ class SimulatedDevice:
     def make(self, nbytes: int, seed: int) -> torch.Tensor:
         """A new value, computed on the current stream."""
         value = self._allocate(nbytes)
-        content, to = content_of(nbytes, seed), value.data_ptr()
+        self.make_again(value, seed)
+        return value
+
+    def make_again(self, value: torch.Tensor, seed: int) -> None:
+        """Overwrite a value on the current stream."""
+        nbytes, to = value.numel(), value.data_ptr()
+        content = content_of(nbytes, seed)
         self.world.put(self.compute, self._seconds(nbytes), lambda: ctypes.memmove(to, content, nbytes) and None)
         self.world.access(self.compute, self.compute.step(), "memory", to, nbytes, True, "computing a value")
-        return value
 
     def use(self, value: torch.Tensor, seed: int) -> None:
         """Compute with a value on the current stream: it must be what ``make`` made."""

@@ -37,7 +37,7 @@ def round_trip(value: torch.Tensor, directory: Path | str | None = None, *, asyn
 
 def raw(value: torch.Tensor) -> bytes:
     """The elements in order, bit by bit."""
-    flat = value.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = value.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).view(-1)
     return bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
 
 

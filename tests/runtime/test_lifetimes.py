@@ -38,9 +38,23 @@ def test_a_thousand_steps_hold_what_two_do(tmp_path: Path) -> None:
         step(number)
     after = settled()
     assert (after.disk_bytes, after.live_tickets) == (before.disk_bytes, before.live_tickets) == (0, 0)
-    assert after.disk_capacity == before.disk_capacity
+    # What was dropped while it was still being written or read goes a little later: never more than a step's bytes.
+    assert after.disk_capacity <= before.disk_capacity + 4 * (3000 + 4000 + 5000 + 6000)
     assert open_files() == files
     assert os.listdir(tmp_path) == []
+
+
+def test_equal_steps_need_no_more_than_the_second(tmp_path: Path) -> None:
+    values = [torch.zeros(3000 + 1000 * i) for i in range(4)]
+    capacities = []
+    for _ in range(200):
+        tickets = [offload(v, tmp_path) for v in values]
+        tokens = [OPS.prefetch(ticket) for ticket in reversed(tickets)]
+        for token, value in zip(tokens, reversed(values), strict=True):
+            wait_like(token, value)
+        del tickets, tokens, token
+        capacities.append(swap_counters().disk_capacity)
+    assert capacities[-1] == capacities[1]
 
 
 def test_sizes_that_change_need_no_more_than_the_largest_step(tmp_path: Path) -> None:
@@ -154,7 +168,7 @@ def test_saved_tensor_hooks_that_copy_are_told() -> None:
 
         @staticmethod
         def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            wait_like(OPS.prefetch(ctx.saved_tensors[0]), grad)  # type: ignore[attr-defined]
+            wait_like(OPS.prefetch(ctx.saved_tensors[0]), torch.empty(5))  # type: ignore[attr-defined]
             return grad * 2
 
     x = torch.randn(5, requires_grad=True)
