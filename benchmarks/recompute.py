@@ -11,9 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +19,7 @@ from functools import partial
 import torch
 from measure import peak_bytes, set_threads, step_seconds
 from report import write_section
-from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
+from rounds import Results, median_of, ratio_of, rounds_of
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -127,41 +123,7 @@ def measure(row: str, layers: int) -> dict[str, float]:
     return {"peak_bytes": peak_bytes(step), "step_s": seconds, "compile_s": compiling}
 
 
-def in_fresh_process(row: str, layers: int) -> dict[str, float]:
-    """Measure one row in a process of its own."""
-    command = [sys.executable, __file__, "--row", row, "--layers", str(layers)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"row {row!r} failed:\n{done.stderr[-2000:]}")
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def rounds_of(layers: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Measure every row once a round: a slow spell of the machine then falls on all rows of a round alike."""
-    results: dict[str, list[dict[str, float]]] = {row: [] for row in rows(layers)}
-    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task(f"{layers} layers", total=rounds * len(results))
-        for _ in range(rounds):
-            for row, found in results.items():
-                progress.update(task, description=f"{layers} layers: {row}")
-                found.append(in_fresh_process(row, layers))
-                progress.advance(task)
-    return results
-
-
-def median_of(results: list[dict[str, float]], figure: str) -> float:
-    """Return the median of a figure over the rounds."""
-    return statistics.median(r[figure] for r in results)
-
-
-def ratio_of(ours: list[dict[str, float]], peers: list[dict[str, float]], figure: str) -> float:
-    """Return the median over the rounds of our figure divided by the peer's of the same round."""
-    return statistics.median(a[figure] / b[figure] for a, b in zip(ours, peers, strict=True))
-
-
-def table_of(results: dict[str, list[dict[str, float]]]) -> list[str]:
+def table_of(results: Results) -> list[str]:
     """Return the rows as a table, and the comparisons with the peers."""
     lines = ["| row | peak | step time | first step, with compilation |", "|---|---:|---:|---:|"]
     for row, found in results.items():
@@ -178,7 +140,7 @@ def main(depths: list[int], rounds: int) -> None:
     """Measure all rows, and write a section of the report for each depth as soon as it is measured."""
     about = f"{__doc__.strip().splitlines()[-1]} Medians over {rounds} round(s) of the median of {STEPS} steps; ratios are"
     for layers in depths:
-        lines = [about, "taken within a round.", "", *table_of(rounds_of(layers, rounds))]
+        lines = [about, "taken within a round.", "", *table_of(rounds_of(__file__, rows(layers), layers, rounds))]
         print("\n".join(lines))
         command = f"python benchmarks/recompute.py --layers {layers} --rounds {rounds}"
         write_section(f"recompute, {layers} layers", command, lines)

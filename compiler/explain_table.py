@@ -121,10 +121,8 @@ def _value_table(values: tuple[ValueRow, ...]) -> Table:
 def _reason(row: ValueRow) -> str:
     """The reason without the node's own number, so that equal layers read equal; for a swapped value, its journey."""
     if row.store:
-        return (
-            f"on the {row.store}: leaves in {_place(row.leaves, row)}, fetched at {_place(row.issued, row)}, used in "
-            + _place(row.returns, row)
-        )
+        leaves, issued, returns = (_place(layer, row) for layer in (row.leaves, row.issued, row.returns))
+        return f"on the {row.store}: leaves in {leaves}, fetched at {issued}, used in {returns}"
     return " ".join(word.rstrip("0123456789").rstrip("_") if "_" in word else word for word in row.reason.split(" "))
 
 

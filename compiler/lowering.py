@@ -12,15 +12,12 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from ..passes.swap.targets import OFFLOAD
 from . import torch_bridge
 
 Backend = str | Callable[..., Any]
 
 # Backends that run graphs node by node, and so reuse no memory that somebody holds.
 _NODE_BY_NODE = ("eager", "aot_eager")
-
-torch_bridge.never_reuse_inputs_of(OFFLOAD)
 
 # Names that torch.compile takes and that capture or check without ever making a backward graph.
 _TEST_SUFFIX = "_TESTING_ONLY"
@@ -70,15 +67,15 @@ def lower(
     key: str,
     options: dict[str, Any] | None,
     *,
-    in_graph_order: bool,
+    copies_in_background: bool,
 ) -> torch_bridge.Compiled:
-    """Compile a captured graph, split by ``partition``; ``in_graph_order`` holds the order of what it makes.
+    """Compile a captured graph, split by ``partition``; ``copies_in_background`` says that it will swap.
 
     Raises:
         ValueError: the backend never makes a joint graph, so that there is nothing to decide about.
     """
     if backend == "inductor":
-        return torch_bridge.compile_inductor(graph, inputs, partition, key, options, in_graph_order=in_graph_order)
+        return torch_bridge.compile_inductor(graph, inputs, partition, key, options, copies_in_background=copies_in_background)
     if not isinstance(backend, str) and not torch_bridge.is_aot_backend(backend):
         return torch_bridge.compile_graphs(backend, graph, inputs, partition)
     run = torch_bridge.find_backend(backend) if isinstance(backend, str) else backend
@@ -102,5 +99,5 @@ def split_only(
     if backend == "inductor":
         return torch_bridge.split_inductor(graph, inputs, partition, options)
     if isinstance(backend, str) or torch_bridge.is_aot_backend(backend):
-        return lower(backend, graph, inputs, partition, "", options, in_graph_order=False)
+        return lower(backend, graph, inputs, partition, "", options, copies_in_background=False)
     return torch_bridge.compile_graphs(lambda module, _: module.forward, graph, inputs, partition)

@@ -20,6 +20,7 @@ from ..passes.matched import Matched
 from ..passes.pin_mutated_inputs import pin_mutated_inputs
 from ..passes.policy import Plan
 from ..passes.swap.choose_offload import choose_offload
+from ..passes.swap.hoist import hoist
 from ..passes.swap.insert_offload import insert_offload
 from ..passes.swap.journey import Journey, plan_journeys
 from ..passes.swap.keep_borders import keep_borders
@@ -117,7 +118,9 @@ def rewrite(
     if matched.swapped and plan.swap is not None:
         with clock.measure("swap"):
             pair = Pair(decided, forward, backward, matched.swapped)
-            journeys = plan_journeys(pair, choose_offload(pair, plan.swap, matched), plan.swap.prefetch)
+            moves = choose_offload(pair, plan.swap, matched)
+            hoist(pair, moves)
+            journeys = plan_journeys(pair, moves, plan.swap.prefetch)
             insert_offload(pair, journeys, plan.swap, asynchronous=asynchronous)
             schedule_prefetch(pair, journeys)
             verify_swap(pair, journeys)

@@ -60,8 +60,8 @@ class Session:
             key = cache_key(self.plan, graph, seen.layer_of_path)
         partition = self._partition(seen)
         if self.lowers:
-            in_order = self.plan.swap is not None and seen.trains
-            compiled = lower(self.backend, graph, inputs, partition, key, self.options, in_graph_order=in_order)
+            swaps = self.plan.swap is not None and seen.trains
+            compiled = lower(self.backend, graph, inputs, partition, key, self.options, copies_in_background=swaps)
         else:
             compiled = split_only(self.backend, graph, inputs, partition, self.options)
         self.captures.append(seen)

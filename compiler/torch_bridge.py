@@ -24,9 +24,6 @@ from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
-from torch._inductor.ir import MultiOutput
-from torch._inductor.lowering import fallback_handler, register_lowering
-from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
@@ -190,40 +187,23 @@ def compile_inductor(
     key: str,
     options: dict[str, Any] | None,
     *,
-    in_graph_order: bool = False,
+    copies_in_background: bool = False,
 ) -> Compiled:
-    """Compile a captured graph with inductor, split by ``partition``; ``in_graph_order`` keeps the order of its nodes.
+    """Compile a captured graph with inductor, split by ``partition``.
 
-    Inductor otherwise moves reloads to just before their use, to save memory, and undoes the overlap.
+    ``copies_in_background``: operators of the graph read and write memory after they have returned. Nodes then keep their
+    order (inductor would move reloads to just before their use, to save memory), and the memory of a value is freed, not given
+    to another value by inductor's own plan, which does not ask whether somebody still holds it.
     """
     patches = {**(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
-    if in_graph_order:
-        patches |= {"reorder_for_peak_memory": False, "memory_planning": False}
+    if copies_in_background:
+        patches |= {"reorder_for_peak_memory": False, "allow_buffer_reuse": False, "memory_planning": False}
     return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
 
 
 def uses_cuda_graphs(options: Mapping[str, Any] | None) -> bool:
     """Whether inductor would record CUDA graphs, by its options or globally."""
     return bool((options or {}).get("triton.cudagraphs", inductor_config.triton.cudagraphs))
-
-
-def never_reuse_inputs_of(operator: torch._ops.OpOverload) -> None:
-    """Keep inductor from writing other values into the memory of what the operator was given, as long as somebody holds it.
-
-    The operator reads its inputs after it has returned, and holds them meanwhile; inductor reuses memory by its own plan,
-    whether or not somebody holds it.
-    """
-    fallback = fallback_handler(operator, add_to_fallback_set=False)
-
-    @register_lowering(operator, type_promotion_kind=None)  # type: ignore[untyped-decorator]
-    def lower(*args: Any, **kwargs: Any) -> Any:
-        made = fallback(*args, **kwargs)
-        kernel = made.data.data
-        while isinstance(kernel, MultiOutput):
-            kernel = kernel.inputs[0]
-        for given in kernel.inputs:
-            V.graph.never_reuse_buffers.add(given.get_name())
-        return made
 
 
 def _run_as_is(gm: GraphModule, _inputs: Sequence[Any], **_: Any) -> Compiled:

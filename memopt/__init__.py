@@ -9,6 +9,9 @@ from .compiler.plan import resolve
 from .compiler.session import PolicyNotApplied
 from .passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
 from .passes.verify import VerificationError
+from .runtime.counters import SwapCounters
+from .runtime.errors import SwapError
+from .runtime.registry import swap_counters
 
 __version__ = package_version()
 
@@ -27,11 +30,14 @@ __all__ = [
     "PolicyNotApplied",
     "Rule",
     "RuleKind",
+    "SwapCounters",
+    "SwapError",
     "ValueRow",
     "VerificationError",
     "compile_with_memopt",
     "explain",
     "load_config",
     "resolve",
+    "swap_counters",
     "trace",
 ]

@@ -29,7 +29,7 @@ class Move:
     """A storage that leaves after its last use in the forward and comes back for the backward.
 
     Attributes:
-        value: the node of the joint graph whose value is copied: a storage's producer, or a slice of it that is all that is needed.
+        value: the node of the joint graph whose value is copied: a storage's producer, or the one slice of it that is needed.
         crossings: what crosses of it; all are views of ``value``, or itself.
         rule: the rule by which it moves.
         store: ``host`` or ``disk``.

@@ -20,7 +20,7 @@ RULE = "swap.borders"
 
 
 def keep_borders(joint: JointGraph, plan: Plan) -> None:
-    """Save what leaves a swapped layer, what enters one from another layer, and what enters it alone from outside the layers."""
+    """Save what leaves a swapped layer, and what enters one from another layer, or, for it alone, from outside the layers."""
     if not any(layer.swap_full for layer in plan.layers):
         return
     operators = set(joint.forward_operators())

@@ -40,6 +40,7 @@ class Pair:
         swapped: names of forward nodes that belong to something swapped -> the rule.
         crossings: the tensors that cross, in order.
         swapped_layers: the layers in which something is swapped.
+        original: the nodes of the backward graph before anything is inserted.
         calls: the calls of layers in the order in which their backwards begin, each with its first node.
     """
 
@@ -49,6 +50,7 @@ class Pair:
     swapped: Mapping[str, Rule]
     crossings: list[Crossing] = field(init=False)
     swapped_layers: frozenset[int] = field(init=False)
+    original: frozenset[Node] = field(init=False)
     calls: dict[Call, Node] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +69,7 @@ class Pair:
             if rule is not None and "seq_nr" in node.meta:
                 self._by_number.setdefault(node.meta["seq_nr"], rule)
         self.swapped_layers = frozenset(i for rule in set(self.swapped.values()) for i in rule.layers)
+        self.original = frozenset(self.backward.graph.nodes)
         self.calls = {}
         for node in self.backward.graph.nodes:
             if node.op != "call_function":

@@ -34,7 +34,7 @@ def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
     forward = {n.name: n for n in position}
     (output,) = pair.forward.graph.find_nodes(op="output")
     loaded = {n.name: n for n in pair.backward.graph.find_nodes(op="placeholder")}
-    following = _next_ordinary(pair.backward.graph)
+    following = _next_original(pair)
     for journey in journeys:
         title, ticket = journey.move.title, forward.get(ticket_name(journey))
         if ticket is None or ticket.target is not OFFLOAD or ticket.args[0] is not forward[journey.move.value.name]:
@@ -67,14 +67,14 @@ def _last_uses(graph: Graph) -> dict[Node, Node]:
     return found
 
 
-def _next_ordinary(graph: Graph) -> dict[Node, Node]:
-    """For every node the next one that is not memopt's own: neither a prefetch, nor a wait, nor a view of what came back."""
+def _next_original(pair: Pair) -> dict[Node, Node]:
+    """For every node of the backward the next one that swap did not insert."""
     found: dict[Node, Node] = {}
     following: Node | None = None
-    for node in reversed(graph.nodes):
+    for node in reversed(pair.backward.graph.nodes):
         if following is not None:
             found[node] = following
-        if node.target is not PREFETCH and storage_root(node).target is not WAIT:
+        if node in pair.original:
             following = node
     return found
 

@@ -1,0 +1,148 @@
+"""Swap to disk against torch.compile: peak memory, time of a step, time waited; each row in a fresh process.
+
+    python benchmarks/swap.py                 all rows, for 6 and 12 layers; writes docs/benchmarks.md's tables
+    python benchmarks/swap.py --row "memopt, swap" --layers 6
+
+The model is a GPT of width 256 with 4 heads, batch 4 x 256, vocabulary 1000 and dropout 0.1, on the CPU with two threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import functools
+import json
+import sys
+from collections.abc import Callable
+from unittest import mock
+
+import torch
+from measure import peak_bytes, set_threads, step_seconds
+from memopt.compiler import pipeline
+from report import write_section
+from rounds import Results, median_of, ratio_of, rounds_of
+from torch import nn
+
+from memopt import compile_with_memopt, explain, swap_counters
+from memopt.demo.gpt import GPT, GPTConfig
+
+WARMUP, STEPS = 3, 9
+PLAIN, OFF, SWAP, AT_USE = "torch.compile", "memopt, swap off", "memopt, swap", "memopt, swap, fetched at first use"
+
+
+def rows(layers: int) -> dict[str, Callable[[GPT], nn.Module]]:
+    """Every row of the benchmark, by name."""
+    swap = {"enable": True, "layer_swap": [{"layers": [f"0-{layers - 2}"]}]}
+    table: dict[str, Callable[[GPT], nn.Module]] = {
+        PLAIN: torch.compile,
+        OFF: lambda model: compile_with_memopt(model, {"swap": {"enable": False}}),
+        SWAP: lambda model: compile_with_memopt(model, {"swap": swap}),
+        AT_USE: lambda model: compile_with_memopt(model, {"swap": swap}),
+    }
+    for ahead in range(2, 4):
+        config = {"swap": {**swap, "default_prefetch": ahead, "layer_swap": [{"layers": [f"0-{layers - 1 - ahead}"]}]}}
+        table[f"memopt, swap, default_prefetch: {ahead}"] = functools.partial(compile_with_memopt, cfg=config)
+    return table
+
+
+def measure(row: str, layers: int) -> dict[str, float]:
+    """Measure one row in this process."""
+    set_threads(2)
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocabulary=1000, layers=layers))
+    symbols, targets = torch.randint(0, 1000, (2, 4, 256))
+    run = rows(layers)[row](model)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        run(symbols, targets).backward()
+
+    plan_journeys = pipeline.plan_journeys
+    at_use = mock.patch.object(pipeline, "plan_journeys", lambda pair, moves, _ahead: plan_journeys(pair, moves, 0))
+    with at_use if row == AT_USE else contextlib.nullcontext():
+        for _ in range(1 + WARMUP):
+            step()
+    before = swap_counters()
+    seconds = step_seconds(step, STEPS)
+    spent = swap_counters() - before
+    model.zero_grad(set_to_none=True)
+    result = {
+        "peak_bytes": peak_bytes(step),
+        "step_s": seconds,
+        "waited_s": spent.seconds_waited / STEPS,
+        "blocked_s": spent.seconds_blocked / STEPS,
+        "late": spent.late / STEPS,
+        "out_bytes": spent.bytes_out / STEPS,
+    }
+    if row.startswith("memopt"):
+        totals = explain(model).totals
+        result["saved_before"] = sum(t.saved_before for t in totals if t.layer is not None and t.layer <= layers - 2)
+    return result
+
+
+def gradients_agree(layers: int, backend: str) -> float:
+    """The largest difference between gradients with and without swap, as a part of the largest gradient."""
+    set_threads(2)
+    swap = {"enable": True, "layer_swap": [{"layers": [f"0-{layers - 2}"]}]}
+    torch.manual_seed(0)
+    plain = GPT(GPTConfig(vocabulary=1000, layers=layers))
+    ours = copy.deepcopy(plain)
+    symbols, targets = torch.randint(0, 1000, (2, 4, 256))
+    for model in (torch.compile(plain, backend=backend), compile_with_memopt(ours, {"swap": swap}, backend=backend)):
+        torch.manual_seed(1)
+        model(symbols, targets).backward()
+    pairs = [(a.grad, b.grad) for a, b in zip(plain.parameters(), ours.parameters(), strict=True)]
+    return max((a - b).abs().max().item() / a.abs().max().item() for a, b in pairs if a is not None and b is not None)
+
+
+def table_of(results: Results) -> list[str]:
+    """Return the rows as a table, and what they are held against."""
+    lines = [
+        "| row | peak | step time | waited | blocked | fetches late | out per step |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row, found in results.items():
+        figures = ("peak_bytes", "step_s", "waited_s", "blocked_s", "late", "out_bytes")
+        peak, seconds, waited, blocked, late, out = (median_of(found, figure) for figure in figures)
+        lines.append(
+            f"| {row} | {peak / 1e6:.1f} MB | {seconds:.3f} s | {waited * 1e3:.1f} ms | {blocked * 1e3:.1f} ms | {late:.1f} "
+            f"| {out / 1e6:.1f} MB |"
+        )
+    fall = median_of(results[PLAIN], "peak_bytes") - median_of(results[SWAP], "peak_bytes")
+    saved = median_of(results[SWAP], "saved_before")
+    lines += ["", "| | is | wanted |", "|---|---:|---:|"]
+    lines.append(f"| fall of the peak / bytes that the swapped layers save for backward | {fall / saved:.3f} | >= 0.85 |")
+    ratio = ratio_of(results[SWAP], results[AT_USE], "step_s")
+    lines.append(f"| step time, fetched ahead / fetched at first use | {ratio:.3f} | < 1 |")
+    lines.append(f"| fetches late a step, default_prefetch: 1 | {median_of(results[SWAP], 'late'):.1f} | 0 |")
+    off = ratio_of(results[OFF], results[PLAIN], "step_s")
+    lines.append(f"| step time, swap off / torch.compile | {off:.3f} | = 1 |")
+    return lines
+
+
+def main(depths: list[int], rounds: int) -> None:
+    """Measure all rows, and write a section of the report for each depth as soon as it is measured."""
+    about = f"{__doc__.strip().splitlines()[-1]} Medians over {rounds} round(s) of the median of {STEPS} steps; ratios are"
+    for layers in depths:
+        lines = [about, "taken within a round.", "", *table_of(rounds_of(__file__, rows(layers), layers, rounds))]
+        for backend, wanted in (("aot_eager", "0"), ("inductor", "<= 1e-6")):
+            lines.append(f"| largest difference of gradients, {backend} | {gradients_agree(layers, backend):.1e} | {wanted} |")
+        lines.append("")
+        print("\n".join(lines))
+        command = f"python benchmarks/swap.py --layers {layers} --rounds {rounds}"
+        write_section(f"swap, {layers} layers", command, lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--row", help="measure one row in this process, and print it as JSON")
+    parser.add_argument("--layers", type=int, action="append", help="number of layers; may be repeated (default: 6 and 12)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often every row is measured")
+    options = parser.parse_args()
+    if options.row:
+        with contextlib.redirect_stdout(sys.stderr):
+            result = measure(options.row, (options.layers or [6])[0])
+        print(json.dumps(result))
+    else:
+        main(options.layers or [6, 12], options.rounds)
