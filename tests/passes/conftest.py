@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memopt.passes.joint import JointGraph
@@ -11,6 +12,7 @@ from printer import show
 
 _GOLDEN = Path(__file__).with_name("golden")
 Pass = Callable[[JointGraph], object]
+Printer = Callable[[Any], str]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,16 +21,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Run a pass and compare the graph before and after with ``golden/<name>.txt``; a second run must change nothing more."""
+    """Run a pass and compare the graph before and after with ``golden/<name>.txt``; a second run must change nothing more.
 
-    def check(name: str, joint: JointGraph, run: Pass, twice: bool = True) -> None:
-        before = show(joint)
-        run(joint)
-        after = show(joint)
+    ``printed``: how to print what the pass edits, where that is not a joint graph.
+    """
+
+    def check(name: str, edited: Any, run: Callable[[Any], object], twice: bool = True, printed: Printer = show) -> None:
+        before = printed(edited)
+        run(edited)
+        after = printed(edited)
         assert before != after, "nothing happened: use the fixture unchanged for what is to be left alone"
         if twice:
-            run(joint)
-            assert show(joint) == after, "a second run changed the graph again"
+            run(edited)
+            assert printed(edited) == after, "a second run changed the graph again"
         text = f"before\n\n{before}\nafter\n\n{after}"
         file = _GOLDEN / f"{name}.txt"
         if request.config.getoption("--update-golden", default=False):

@@ -10,14 +10,14 @@ Nothing printed depends on where the files lie, on addresses or on a device.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from memopt.compiler import torch_bridge
 from memopt.passes.joint import JointGraph, decide, decision_of
-from memopt.passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
+from memopt.passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind, SwapPolicy
 from memopt.passes.tag import tag
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -25,6 +25,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 _COLUMN = 44
+_SECTIONS = {RuleKind.EXCLUDE_OP: "recompute.exclude_op", RuleKind.SWAP_OP: "swap.op_swap"}
 
 
 def show(joint: JointGraph) -> str:
@@ -223,8 +224,9 @@ def rule(kind: RuleKind, pattern: str, layers: Iterable[int], *, literal: bool =
     numbers = tuple(layers)
     if kind is RuleKind.RECOMPUTE_FULL:
         return Rule(kind, "recompute.full_recompute_layer", "", numbers)
-    section = "recompute.exclude_op" if kind is RuleKind.EXCLUDE_OP else "recompute.select_module"
-    return Rule(kind, f"{section}[{pattern!r}]", pattern, numbers, literal)
+    if kind is RuleKind.SWAP_LAYER:
+        return Rule(kind, "swap.layer_swap[0]", "", numbers)
+    return Rule(kind, f"{_SECTIONS.get(kind, kind.value)}[{pattern!r}]", pattern, numbers, literal)
 
 
 def plan(
@@ -234,23 +236,47 @@ def plan(
     select: Mapping[str, Sequence[int]] | None = None,
     operators: Mapping[str, Sequence[int]] | None = None,
     exclude: Sequence[str] | Mapping[str, Sequence[int]] = (),
+    swap: Sequence[int] = (),
+    swap_modules: Mapping[str, Sequence[int]] | None = None,
+    swap_operators: Mapping[str, Sequence[int]] | None = None,
+    **travel: Any,
 ) -> Plan:
-    """A plan as ``resolve`` would make it: whole layers, module paths, patterns that may name operators, and what is kept."""
-    whole = rule(RuleKind.RECOMPUTE_FULL, "", full)
+    """A plan as ``resolve`` would make it: whole layers, module paths, patterns that may name operators, and what is kept.
+
+    ``travel``: how values are swapped, where that matters, as ``SwapPolicy`` has it; one layer ahead if not said otherwise.
+    """
     plans = []
     for index in range(layers):
-        rules: dict[str, Rule] = {"": whole} if index in full else {}
-        for path, numbers in (select or {}).items():
-            if index in numbers and not rules.get(""):
-                rules[path] = rule(RuleKind.RECOMPUTE_SELECT, f".*{path}", numbers)
-        modules = tuple(p for p in rules if p)
-        plans.append(LayerPlan(index, f"layers.{index}", recompute_full=index in full, recompute=modules, rules=rules))
+        recomputed = _rules_of_layer(index, RuleKind.RECOMPUTE_FULL, full, RuleKind.RECOMPUTE_SELECT, select)
+        swapped = _rules_of_layer(index, RuleKind.SWAP_LAYER, swap, RuleKind.SWAP_OP, swap_modules)
+        plans.append(
+            LayerPlan(
+                index,
+                f"layers.{index}",
+                recompute_full="" in recomputed,
+                recompute=tuple(p for p in recomputed if p),
+                swap_full="" in swapped,
+                swap=tuple(p for p in swapped if p),
+                rules={**recomputed, **swapped},
+            )
+        )
     pending = tuple(rule(RuleKind.RECOMPUTE_SELECT, p, numbers) for p, numbers in (operators or {}).items())
+    pending += tuple(rule(RuleKind.SWAP_OP, p, numbers) for p, numbers in (swap_operators or {}).items())
     if isinstance(exclude, Mapping):
         kept = tuple(rule(RuleKind.EXCLUDE_OP, p, numbers) for p, numbers in exclude.items())
     else:
         kept = tuple(rule(RuleKind.EXCLUDE_OP, p, range(layers), literal=True) for p in exclude)
-    return Plan(tuple(plans), pending=pending, exclude=kept)
+    policy = SwapPolicy(**{"prefetch": 1, **travel}) if swap or swap_modules or swap_operators else None
+    return Plan(tuple(plans), pending=pending, exclude=kept, swap=policy)
+
+
+def _rules_of_layer(
+    index: int, full: RuleKind, layers: Sequence[int], select: RuleKind, modules: Mapping[str, Sequence[int]] | None
+) -> dict[str, Rule]:
+    """Module path in the layer -> its rule; a rule for the whole layer leaves nothing to those for modules."""
+    if index in layers:
+        return {"": rule(full, "", layers)}
+    return {path: rule(select, f".*{path}", numbers) for path, numbers in (modules or {}).items() if index in numbers}
 
 
 def recompute(*nodes: Node, region: int | None = 0, layer: int | None = 0, path: str = "", rule: str = "a rule") -> None:
@@ -265,8 +291,11 @@ def save(*nodes: Node, region: int | None = None, layer: int | None = 0, path: s
         decide(node, Decision(Action.SAVE, rule, layer, path, "a rule keeps it", region))
 
 
-def split(joint: JointGraph) -> tuple[GraphModule, GraphModule]:
-    """Split a copy of a decided joint graph with torch's partitioner, as the pipeline does."""
+def split(joint: JointGraph, saving: Collection[str] = ()) -> tuple[GraphModule, GraphModule]:
+    """Split a copy of a decided joint graph with torch's partitioner, as the pipeline does.
+
+    ``saving``: names of nodes to be saved as they are, views too, where torch has the choice.
+    """
     copy = copied(joint)
 
     def write(node: Node, recomputed: bool | None) -> None:
@@ -277,6 +306,8 @@ def split(joint: JointGraph) -> tuple[GraphModule, GraphModule]:
             torch_bridge.write_tag(own, recompute=recomputed)
 
     tag(joint, write)
+    for name in saving:
+        torch_bridge.write_tag(copy[named(joint, name)], recompute=False)
     module = GraphModule(nn.Module(), next(iter(copy.values())).graph)
     with _fake_mode_of(joint):  # in which torch makes the random states it saves
         return min_cut_rematerialization_partition(module, (), num_fwd_outputs=joint.num_fwd_outputs)
