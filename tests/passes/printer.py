@@ -10,11 +10,11 @@ Nothing printed depends on where the files lie, on addresses or on a device.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
+from functorch.compile import default_partition, min_cut_rematerialization_partition
 from memopt.compiler import torch_bridge
 from memopt.passes.joint import JointGraph, decide, decision_of
 from memopt.passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind, SwapPolicy
@@ -291,10 +291,10 @@ def save(*nodes: Node, region: int | None = None, layer: int | None = 0, path: s
         decide(node, Decision(Action.SAVE, rule, layer, path, "a rule keeps it", region))
 
 
-def split(joint: JointGraph, saving: Collection[str] = ()) -> tuple[GraphModule, GraphModule]:
+def split(joint: JointGraph, *, views: bool = False) -> tuple[GraphModule, GraphModule]:
     """Split a copy of a decided joint graph with torch's partitioner, as the pipeline does.
 
-    ``saving``: names of nodes to be saved as they are, views too, where torch has the choice.
+    ``views``: save just what the backward reads, a view as a view, with torch's simpler partitioner, which decides nothing.
     """
     copy = copied(joint)
 
@@ -306,11 +306,10 @@ def split(joint: JointGraph, saving: Collection[str] = ()) -> tuple[GraphModule,
             torch_bridge.write_tag(own, recompute=recomputed)
 
     tag(joint, write)
-    for name in saving:
-        torch_bridge.write_tag(copy[named(joint, name)], recompute=False)
     module = GraphModule(nn.Module(), next(iter(copy.values())).graph)
+    partition = default_partition if views else min_cut_rematerialization_partition
     with _fake_mode_of(joint):  # in which torch makes the random states it saves
-        return min_cut_rematerialization_partition(module, (), num_fwd_outputs=joint.num_fwd_outputs)
+        return partition(module, (), num_fwd_outputs=joint.num_fwd_outputs)
 
 
 def _fake_mode_of(joint: JointGraph) -> FakeTensorMode:

@@ -306,14 +306,14 @@ def test_an_operator_that_is_not_there_is_told(backend: str) -> None:
 def test_without_a_configuration_the_split_is_torchs_own(backend: str, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[tuple[Any, Any]] = []
 
-    def both(source: Source, *rest: Any) -> Any:
+    def both(source: Source, *rest: Any, **more: Any) -> Any:
         copy = snapshot(source.module)
         static = source.static_lifetime_input_indices
         stock = min_cut_rematerialization_partition(
             copy, source.inputs, num_fwd_outputs=source.num_fwd_outputs, static_lifetime_input_indices=static
         )
         texts = tuple(map(show_graph, stock))
-        made, forward, backward = rewrite(source, *rest)
+        made, forward, backward = rewrite(source, *rest, **more)
         pairs.append((texts, (show_graph(forward), show_graph(backward))))
         return made, forward, backward
 
