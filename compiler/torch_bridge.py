@@ -197,7 +197,12 @@ def compile_inductor(
     """
     patches = {**(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
     if copies_in_background:
-        patches |= {"reorder_for_peak_memory": False, "allow_buffer_reuse": False, "memory_planning": False}
+        patches |= {
+            "reorder_for_peak_memory": False,
+            "allow_buffer_reuse": False,
+            "inplace_buffers": False,
+            "memory_planning": False,
+        }
     return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
 
 

@@ -92,6 +92,11 @@ def storage_root(node: Node) -> Node:
     return node
 
 
+def is_view_of(node: Node, root: Node) -> bool:
+    """Whether the node makes a view of the storage that ``root`` produced; of a ``split``, it and its outputs do."""
+    return viewed(node) is not None and storage_root(node) is root
+
+
 def producer(node: Node) -> Node:
     """The operator that makes the value: for a ``getitem`` its tuple-valued operator, else the node itself."""
     while node.target is operator.getitem and isinstance(node.args[0], Node):

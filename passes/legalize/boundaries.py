@@ -22,7 +22,7 @@ from ..joint import JointGraph, decision_of, is_recomputed, region_of
 from ..keep import keep
 from ..mark_checkpoint import RULE as CHECKPOINT
 from ..matched import Matched
-from ..operators import viewed
+from ..operators import is_view_of, storage_root
 
 RULE = "legalize.boundaries"
 
@@ -51,7 +51,7 @@ def _readers(joint: JointGraph, node: Node, region: int) -> Iterator[Node]:
     for value in pending:
         for user in value.users:
             if user not in joint.backward and user.op == "call_function" and region_of(user) != region:
-                if viewed(user) is value and decision_of(user) is None:
+                if is_view_of(user, storage_root(value)) and decision_of(user) is None:
                     pending.append(user)
                 else:
                     yield user

@@ -37,14 +37,13 @@ def insert_offload(pair: Pair, journeys: Sequence[Journey], policy: SwapPolicy, 
         value = forward[move.value.name]
         default = IN_FLIGHT_CPU if value.meta["val"].device.type == "cpu" else IN_FLIGHT_ACCELERATOR
         limit = policy.in_flight_bytes or default
+        settings = (move.title, move.store, policy.directory, limit, policy.host_limit, asynchronous)
         with graph.inserting_after(behind.get(journey.last_use, journey.last_use)):
-            ticket = graph.call_function(
-                OFFLOAD,
-                (value, move.title, move.store, policy.directory, limit, policy.host_limit, asynchronous),
-                name=ticket_name(journey),
-            )
+            ticket = graph.call_function(OFFLOAD, (value, *settings), name=ticket_name(journey))
         behind[journey.last_use] = ticket
         ticket.meta = {"val": ticket_value(value), "partitioner_tag": "is_forward"}
+        # The strides that the backward expects: inductor may choose others where it is not told.
+        ticket.meta["eager_input_vals"] = ((value.meta["val"], *settings), {})
         first, *others = move.crossings
         instead |= {first.saved: ticket, **dict.fromkeys((c.saved for c in others), None)}
     _return_tickets(pair, instead)

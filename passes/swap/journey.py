@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from ..joint import Call
-from ..operators import storage_root, viewed
+from ..operators import is_view_of, storage_root
 from .choose_offload import Move
 from .pair import Pair
 
@@ -77,11 +77,12 @@ def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int) -> list[Journey
 
 def uses(value: Node) -> list[Node]:
     """The value, and the operators of its graph that read its storage; a view of it is no use by itself."""
-    aliases = [storage_root(value)]
+    root = storage_root(value)
+    aliases = [root]
     found = [value]
     for alias in aliases:
         for user in alias.users:
-            if viewed(user) is alias:
+            if is_view_of(user, root):
                 aliases.append(user)
             elif user.op == "call_function":
                 found.append(user)

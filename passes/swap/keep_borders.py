@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from ..joint import JointGraph, is_recomputed
 from ..keep import keep
-from ..operators import storage_root, viewed
+from ..operators import is_view_of, storage_root, viewed
 from ..policy import Plan
 
 RULE = "swap.borders"
@@ -44,5 +44,5 @@ def _readers(node: Node) -> list[Node]:
     pending = [node]
     for value in pending:
         for user in value.users:
-            (pending if viewed(user) is value else found).append(user)
+            (pending if is_view_of(user, node) else found).append(user)
     return found

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from ..joint import Call, JointGraph
-from ..operators import viewed
+from ..joint import Call, JointGraph, decision_of
+from ..legalize.parameters import RULE as PARAMETERS
+from ..operators import is_view_of, viewed
 from ..policy import Rule
 from ..verify import computed_again, saved_values
 
@@ -78,7 +79,7 @@ class Pair:
             if own is not None:
                 self._own[node] = own
             call = self.call_of(node)
-            if call is not None:
+            if call is not None and not _may_serve_other_calls(node, own):
                 self.calls.setdefault(call, node)
 
     def call_of(self, node: Node) -> Call | None:
@@ -105,7 +106,13 @@ class Pair:
         pending = [loaded]
         for value in pending:
             for user in value.users:
-                if user.op == "call_function" and viewed(user) is value:
+                if is_view_of(user, loaded):
                     pending.append(user)
                 else:
                     yield user
+
+
+def _may_serve_other_calls(node: Node, own: Node | None) -> bool:
+    """Whether the node may be shared by several calls of a layer, and run with another: a view, or what parameters give."""
+    decision = decision_of(own) if own is not None else None
+    return viewed(node) is not None or (decision is not None and decision.rule == PARAMETERS)
