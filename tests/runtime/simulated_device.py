@@ -92,7 +92,7 @@ class World:
             heapq.heappop(self._effects)[2]()
 
     def pass_some_time(self) -> None:
-        self.advance(self.now + self.chance.expovariate(1.0))
+        self.advance(self.now + self.chance.expovariate(5.0))
 
     def access(self, actor: Actor, count: int, space: str, begin: int, nbytes: int, writes: bool, what: str) -> None:
         new = Access(space, begin, begin + nbytes, writes, actor.name, count, what)

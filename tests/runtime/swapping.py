@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import memopt.runtime.ops  # noqa: F401
@@ -42,10 +44,16 @@ def raw(value: torch.Tensor) -> bytes:
 
 
 def settled() -> SwapCounters:
-    """The counters once every copy has ended."""
-    now = swap_counters()
-    while now.in_flight_bytes:
-        now = swap_counters()
+    """The counters once every copy out has ended."""
+    return until(lambda now: not now.in_flight_bytes)
+
+
+def until(reached: Callable[[SwapCounters], bool]) -> SwapCounters:
+    """The counters once ``reached``: by what goes on in other threads."""
+    deadline = time.monotonic() + 10
+    while not reached(now := swap_counters()):
+        assert time.monotonic() < deadline, now
+        time.sleep(0.0005)
     return now
 
 

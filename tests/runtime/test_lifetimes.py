@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from memopt.runtime import SwapError, swap_counters
-from swapping import OPS, offload, open_files, round_trip, settled, wait_like
+from swapping import OPS, offload, open_files, round_trip, settled, until, wait_like
 
 
 def test_a_thousand_steps_hold_what_two_do(tmp_path: Path) -> None:
@@ -126,9 +126,7 @@ def test_a_token_that_nobody_waits_for() -> None:
     before = settled()
     for _ in range(10):
         OPS.prefetch(offload(torch.zeros(100_000)))
-    after = settled()
-    while after.live_tickets > before.live_tickets:
-        after = settled()
+    after = until(lambda now: now.live_tickets == before.live_tickets)
     assert after.disk_bytes == before.disk_bytes
 
 

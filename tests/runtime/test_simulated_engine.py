@@ -24,12 +24,13 @@ def end(run: Program) -> None:
 
 
 def train(run: Program, sizes: tuple[int, ...] = (600, 3000, 1500, 64)) -> None:
+    """Forward and backward; each reload begins one value before it is needed."""
     left = [run.leave(nbytes) for nbytes in sizes]
     token = prefetch(left[-1][0])
-    for ticket, seed in reversed(left):
-        before, token = token, prefetch(ticket)
-        run.come(token, seed)
-        del before
+    while left:
+        seed = left.pop()[1]
+        now, token = token, prefetch(left[-1][0]) if left else token
+        run.come(now, seed)
 
 
 @pytest.mark.parametrize("host_limit", [None, SLAB, 0])
