@@ -104,5 +104,8 @@ class Carrier(Protocol):
     def held(self) -> Held:
         """What the stores hold now."""
 
+    def stop(self, seconds: float) -> None:
+        """Let copies of worker threads end; wait up to ``seconds`` for each of them."""
+
     def close(self) -> None:
         """Give everything back; nothing will be asked of it again."""

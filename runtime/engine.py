@@ -201,6 +201,11 @@ class Engine:
                 now += _gauges(held)
             return self._total + now
 
+    def stop(self, seconds: float) -> None:
+        """Let copies of worker threads end; wait up to ``seconds`` for each of them."""
+        for carrier in self._carriers:
+            carrier.stop(seconds)
+
     def abandon(self) -> None:
         """In a child process: the threads and streams are the parent's, and so are the tickets. Locks nothing."""
         self.abandoned = True

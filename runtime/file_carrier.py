@@ -61,6 +61,11 @@ class FileCarrier:
         """See Carrier."""
         return Held(disk_bytes=self._bytes, disk_capacity=self._arena.capacity)
 
+    def stop(self, seconds: float) -> None:
+        """See Carrier."""
+        for worker in (self._out, self._in):
+            worker.stop(seconds)
+
     def close(self) -> None:
         """See Carrier."""
         self._arena.close()

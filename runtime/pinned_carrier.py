@@ -82,6 +82,9 @@ class PinnedCarrier:
         """See Carrier."""
         return Held(host_bytes=self._bytes, host_capacity=self._pool.capacity, pinned_allocations=self._pool.allocations)
 
+    def stop(self, seconds: float) -> None:
+        """There are none."""
+
     def close(self) -> None:
         """Pinned memory goes with the process that pinned it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 
@@ -23,6 +24,9 @@ from .stores.host import PinnedPool
 
 _engines: dict[tuple[torch.device, Settings], Engine] = {}
 _lock = threading.Lock()
+
+_EXIT_SECONDS = 10.0
+"""How long the end of the process may take per worker thread; a disk that hangs must not keep it forever."""
 
 
 def engine_for(device: torch.device, settings: Settings) -> Engine:
@@ -68,6 +72,12 @@ def on_device(device: Device, settings: Settings) -> Engine:
     return Engine(settings, StreamCaller(device), carriers)
 
 
+def _at_exit() -> None:
+    """Before the interpreter frees the memory that worker threads may be reading into."""
+    for engine in list(_engines.values()):
+        engine.stop(_EXIT_SECONDS)
+
+
 def _in_child() -> None:
     """After a fork: the parent's engines, with their threads and files, are the parent's."""
     global _lock
@@ -77,5 +87,6 @@ def _in_child() -> None:
     _engines.clear()
 
 
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)

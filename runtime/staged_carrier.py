@@ -154,6 +154,11 @@ class StagedCarrier:
             pinned_allocations=len(pinned),
         )
 
+    def stop(self, seconds: float) -> None:
+        """See Carrier."""
+        for worker in (self._out.worker, self._in.worker):
+            worker.stop(seconds)
+
     def close(self) -> None:
         """See Carrier."""
         self._arena.close()

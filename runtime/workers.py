@@ -77,9 +77,11 @@ class Worker:
         self._jobs.put(job)
         return job
 
-    def stop(self) -> None:
-        """Let the thread end after what was submitted."""
-        self._jobs.put(None)
+    def stop(self, seconds: float = 0.0) -> None:
+        """Let the thread end after what was submitted, and wait up to ``seconds`` for that."""
+        if self._thread is not None and self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join(seconds)
 
 
 def _serve(jobs: SimpleQueue[Job | None]) -> None:

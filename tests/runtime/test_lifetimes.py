@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from memopt.runtime import SwapError, swap_counters
+from memopt.runtime.stores.disk import DiskArena
 from swapping import OPS, offload, open_files, round_trip, settled, until, wait_like
 
 
@@ -128,6 +130,26 @@ def test_a_token_that_nobody_waits_for() -> None:
         OPS.prefetch(offload(torch.zeros(100_000)))
     after = until(lambda now: now.live_tickets == before.live_tickets)
     assert after.disk_bytes == before.disk_bytes
+
+
+@pytest.mark.parametrize("way", ["write", "read"])
+def test_a_place_is_kept_while_it_is_written_or_read(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, real = threading.Event(), getattr(DiskArena, way)
+
+    def held_up(arena: DiskArena, offset: int, memory: memoryview) -> None:
+        assert go_on.wait(10)
+        real(arena, offset, memory)
+
+    before, value = settled(), torch.randn(1000)
+    monkeypatch.setattr(DiskArena, way, held_up)
+    ticket = offload(value, tmp_path)
+    if way == "read":
+        settled()
+        OPS.prefetch(ticket)
+    del ticket
+    assert swap_counters().disk_bytes == before.disk_bytes + 4000
+    go_on.set()
+    until(lambda now: now.disk_bytes == before.disk_bytes)
 
 
 def test_a_ticket_can_be_reloaded_several_times() -> None:

@@ -39,6 +39,26 @@ def test_nothing_is_left_after_kill_9(tmp_path: Path) -> None:
     assert os.listdir(unnamed) == os.listdir(named) == []
 
 
+def test_a_process_ends_well_with_copies_going_on(tmp_path: Path) -> None:
+    program = """
+        import sys, torch
+        from memopt.runtime.stores.disk import DiskArena
+        import time
+        from swapping import OPS, offload
+        read = DiskArena.read
+        def slow(*args):
+            time.sleep(0.2)
+            read(*args)
+            print("read", flush=True)
+        DiskArena.read = slow
+        tokens = [OPS.prefetch(offload(torch.zeros(1_000_000), sys.argv[1])) for _ in range(3)]
+    """
+    with start(program, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "read\n" * 3
+    assert process.returncode == 0
+
+
 def test_a_forked_process_starts_anew(tmp_path: Path) -> None:
     program = """
         import os, sys, torch
