@@ -266,3 +266,53 @@ def test_a_value_of_another_layout_stays() -> None:
     joint = saved_in_layer_0(lambda b: [op(b, "v", aten._to_sparse.default, b.input("x", 4, 4))])
     assert moving(joint, LAYER) == {}
     assert staying(joint) == {"v": "its layout is torch.sparse_coo, not that of a plain tensor"}
+
+
+def mlp_beside_attention() -> JointGraph:
+    """``h`` is read by ``fc`` and by ``q``, and the backward of both reads it; that of ``act`` reads ``fc``."""
+    b = Builder()
+    x, w = b.input("x", 4, 4), b.parameter("w", 4, 4)
+    h = b.op("h", aten.mm.default, x, w, at="layers.0.norm")
+    fc = b.op("fc", aten.mm.default, h, w, at="layers.0.mlp.fc")
+    act = b.op("act", aten.gelu.default, fc, at="layers.0.mlp.act")
+    q = b.op("q", aten.mm.default, h, act, at="layers.0.attention.q")
+    out = b.op("out", aten.neg.default, q, at="layers.1")
+    g = b.back("g", aten.neg.default, b.tangent(out), of=out)
+    g_q = b.back("g_q", aten.mm.default, g, h, of=q)
+    g_act = b.back("g_act", aten.gelu_backward.default, g_q, fc, of=act)
+    return b.joint([out], [b.back("g_fc", aten.mm.default, g_act, h, of=fc), b.back("g_h", aten.mm.default, x, g_act, of=h)])
+
+
+@pytest.mark.parametrize(
+    ("rules", "moves", "stays"),
+    [
+        (
+            {"select": {"mlp": [0]}, "swap_modules": {"attention": [0]}},
+            set(),
+            {"h": "the backward of layer 0 outside what is swapped there (fc) reads it"},
+        ),
+        ({"select": {"mlp": [0]}, "swap_operators": {r"attention\.q\.mm|mlp\.fc\.mm": [0]}}, {"h"}, {}),
+        ({"full": [1], "swap": [0]}, {"h", "fc"}, {}),
+        ({"swap_modules": {"mlp.act": [0]}}, {"fc"}, {}),
+        ({"swap_operators": {r"mlp\.act\.gelu": [0]}}, {"fc"}, {}),
+        ({"swap_modules": {"mlp": [0], "attention": [0]}}, {"fc", "h"}, {}),
+    ],
+    ids=["recomputed module", "recomputed and swapped", "next layer recomputed", "child", "operator", "two modules"],
+)
+def test_whoever_computes_again_reads_too(rules, moves: set[str], stays: dict[str, str]) -> None:
+    joint = mlp_beside_attention()
+    assert set(moving(joint, plan(**rules))) == moves
+    assert {name: reason for name, reason in staying(joint).items() if name != "act"} == stays
+
+
+def test_each_rule_is_told_whether_it_moves_anything() -> None:
+    matched = Matched()
+    rules = plan(swap_modules={"mlp.act": [0], "attention": [0]}, swap_operators={".*neg": [0, 1]})
+    assert moving(mlp_beside_attention(), rules, matched) == {"fc": ["fc"]}
+    assert matched.met == {("swap.op_swap['.*mlp.act']", 0), ("swap.op_swap['.*attention']", 0), ("swap.op_swap['.*neg']", 1)}
+    assert matched.effective == {"swap.op_swap['.*mlp.act']"}
+    outside = "the backward of layer 0 outside what is swapped there (g_fc) reads it"
+    assert matched.ineffective == {
+        "swap.op_swap['.*attention']": f"swaps nothing: h stays: {outside}",
+        "swap.op_swap['.*neg']": "swaps nothing: no backward of what it names reads a saved value",
+    }
