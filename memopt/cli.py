@@ -202,7 +202,7 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the weights, the batches and the dropout masks.")] = 0,
 ) -> None:
-    """Train a GPT on Python's standard library, without and with a configuration, and compare memory, time and gradients."""
+    """Train a GPT on Python's standard library, plainly and with configurations, and compare memory, time and gradients."""
     from .demo.main import run_demo
     from .demo.train import Settings
 
@@ -211,7 +211,7 @@ def demo(
         warnings.simplefilter("always", MemoptWarning)
         outcome = _or_exit(lambda: run_demo(_stdout(), config, settings, backend=backend))
     if not outcome.gradients_agree:
-        _fail("the gradients of the two runs differ by more than rounding.")
+        _fail("the gradients of the runs differ by more than rounding.")
 
 
 # ---------------------------------------------------------------- what commands share

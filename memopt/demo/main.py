@@ -1,4 +1,4 @@
-"""The demonstration: one GPT, trained on real text without and with a configuration, and what that made of memory and time."""
+"""The demonstration: one GPT, trained on real text without and with configurations, and what they made of memory and time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,41 @@ from ..compiler.errors import MemoptWarning
 from ..compiler.explain import Explanation
 from .gpt import GPT
 from .measure import alternating_seconds
-from .report import EQUAL, print_report
+from .report import EQUAL, print_decisions, print_report
 from .text import Text, read_text
 from .train import Compile, Run, Settings, gradient_difference, train
 
-CONFIG = Path(__file__).with_name("level2.yaml")
+CONFIGS = tuple(Path(__file__).with_name(name) for name in ("level2.yaml", "level3.yaml"))
 TIMED_STEPS = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Configured:
+    """A run under a configuration.
+
+    Attributes:
+        name: what the tables call it.
+        run: the run.
+        explanation: what was decided in it.
+    """
+
+    name: str
+    run: Run
+    explanation: Explanation
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Outcome:
-    """Both runs of a demonstration, the median seconds of a training step in each, and what was decided in the second."""
+    """The runs of a demonstration, and the median seconds of a training step in each: the plain run's first."""
 
     plain: Run
-    ours: Run
-    seconds: tuple[float, float]
-    explanation: Explanation
+    configured: tuple[Configured, ...]
+    seconds: tuple[float, ...]
 
     @property
     def gradients_agree(self) -> bool:
-        """Whether the first gradients are equal but for rounding."""
-        return gradient_difference(self.plain, self.ours) <= EQUAL
+        """Whether all first gradients are equal but for rounding."""
+        return all(gradient_difference(self.plain, c.run) <= EQUAL for c in self.configured)
 
 
 def has_cpp_compiler() -> bool:
@@ -58,11 +72,12 @@ def run_demo(
     backend: str | None = None,
     text: Text | None = None,
 ) -> Outcome:
-    """Train twice and print what was measured.
+    """Train without a configuration and with each, and print what was measured.
 
     Args:
         console: where to print.
-        config: a configuration for the demonstration's model; by default its first half is recomputed.
+        config: a configuration for the demonstration's model; by default there are two: the first half of the layers is
+            recomputed, and then the others, but for the last, are swapped as well.
         settings: what to train.
         backend: as for ``compile_with_memopt``; by default ``"inductor"``, or ``"aot_eager"`` where there is no C++ compiler.
         text: what to train on; by default the standard library's sources.
@@ -75,30 +90,44 @@ def run_demo(
         backend = "inductor" if has_cpp_compiler() else "aot_eager"
         if backend == "aot_eager":
             console.print("No C++ compiler was found, so the graphs run as they are (backend aot_eager): slower, same memory.")
-    memopt_config = load_config(config or CONFIG)
-    _check(settings, memopt_config, backend)
+    configs = [load_config(config)] if config is not None else [load_config(path) for path in CONFIGS]
+    for each in configs:
+        _check(settings, each, backend)
     text = text or read_text()
-    _print_task(console, settings, memopt_config, backend, text)
+    _print_task(console, settings, configs, backend, text)
     chosen = backend
 
     def compile_plain(model: GPT) -> Callable[..., Any]:
         return torch.compile(model, backend=chosen)
 
-    def compile_ours(model: GPT) -> nn.Module:
-        return compile_with_memopt(model, memopt_config, backend=chosen)
-
     plain = _with_bar(console, "plain torch.compile", compile_plain, settings, text)
-    ours = _with_bar(console, "memopt", compile_ours, settings, text)
-    with console.status("Timing both in turn ..."):
-        seconds = alternating_seconds([plain.step, ours.step], TIMED_STEPS)
-    outcome = Outcome(plain, ours, (seconds[0], seconds[1]), explain(ours.model))
+    configured = []
+    for each in configs:
+
+        def compile_ours(model: GPT, each: MemoptConfig = each) -> nn.Module:
+            return compile_with_memopt(model, each, backend=chosen)
+
+        name = _name(each)
+        run = _with_bar(console, f"memopt, {name}", compile_ours, settings, text)
+        configured.append(Configured(name, run, explain(run.model)))
+    with console.status("Timing all in turn ..."):
+        seconds = alternating_seconds([plain.step, *(c.run.step for c in configured)], TIMED_STEPS)
+    outcome = Outcome(plain, tuple(configured), tuple(seconds))
     console.print()
-    print_report(console, plain, ours, outcome.seconds, outcome.explanation)
+    for each_run in configured:
+        print_decisions(console, each_run.name, each_run.explanation)
+    print_report(console, plain, {c.name: c.run for c in configured}, outcome.seconds)
     return outcome
 
 
+def _name(config: MemoptConfig) -> str:
+    """What a configuration does, in two words."""
+    recomputes, swaps = config.recompute.mode != "None", config.swap.enable
+    return "recompute and swap" if recomputes and swaps else "swap" if swaps else "recompute" if recomputes else "nothing asked"
+
+
 def _check(settings: Settings, config: MemoptConfig, backend: str) -> None:
-    """Refuse now what the second run would refuse after the first one."""
+    """Refuse now what a later run would refuse after the first one."""
     if settings.steps < 1:
         raise ValueError(f"steps: found {settings.steps}; allowed: 1 or more.")
     with warnings.catch_warnings(), torch.device("meta"):
@@ -106,7 +135,7 @@ def _check(settings: Settings, config: MemoptConfig, backend: str) -> None:
         compile_with_memopt(GPT(settings.model), config, backend=backend)
 
 
-def _print_task(console: Console, settings: Settings, config: MemoptConfig, backend: str, text: Text) -> None:
+def _print_task(console: Console, settings: Settings, configs: Sequence[MemoptConfig], backend: str, text: Text) -> None:
     with torch.device("meta"):
         parameters = sum(p.numel() for p in GPT(settings.model).parameters())
     sizes = settings.model
@@ -116,16 +145,17 @@ def _print_task(console: Console, settings: Settings, config: MemoptConfig, back
         f"{sizes.context} bytes, backend {backend}, {torch.get_num_threads()} threads.",
         highlight=False,
     )
-    console.print(f"Configuration ({config.origin.source}):", highlight=False)
-    if config.origin.source is not None:
-        lines = Path(config.origin.source).read_text(encoding="utf-8-sig").splitlines()
-        kept = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-        console.print("\n".join(f"  {line}" for line in kept), style="cyan", highlight=False, markup=False)
+    for config in configs:
+        console.print(f"Configuration ({config.origin.source}):", highlight=False)
+        if config.origin.source is not None:
+            lines = Path(config.origin.source).read_text(encoding="utf-8-sig").splitlines()
+            kept = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+            console.print("\n".join(f"  {line}" for line in kept), style="cyan", highlight=False, markup=False)
     console.print()
 
 
 def _with_bar(console: Console, name: str, compile_model: Compile, settings: Settings, text: Text) -> Run:
-    columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[note]}"), console=console) as bar:
         task = bar.add_task(name, total=settings.steps, note="compiling")
 

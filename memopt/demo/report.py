@@ -1,8 +1,8 @@
-"""What the demonstration prints: two runs side by side, and what was decided in the second."""
+"""What the demonstration prints: what was decided in each run, and all runs side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -38,25 +38,35 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     return "".join(_BARS[round((value - low) * scale)] for value in picked)
 
 
-def comparison(plain: Run, ours: Run, seconds: Sequence[float]) -> Table:
-    """Both runs, measure by measure; ``seconds`` are their step times."""
-    table = Table(title="Training with and without the configuration", title_justify="left")
-    for name in ("", "torch.compile", "memopt", "change"):
-        table.add_column(name, justify="left" if not name else "right")
-    rows = [
-        ("peak memory of a step (activations, gradients)", plain.peak_bytes, ours.peak_bytes, megabytes),
-        ("training step, median", seconds[0], seconds[1], "{:.3f} s".format),
-        ("first step, with compilation", plain.first_seconds, ours.first_seconds, "{:.1f} s".format),
-        ("loss, first step", plain.losses[0], ours.losses[0], "{:.5f}".format),
-        ("loss, last step", plain.losses[-1], ours.losses[-1], "{:.5f}".format),
-        ("loss on held-out text", plain.held_out_loss, ours.held_out_loss, "{:.5f}".format),
+def comparison(plain: Run, ours: Mapping[str, Run], seconds: Sequence[float]) -> Table:
+    """All runs, measure by measure; ``seconds`` are their step times, the plain run's first."""
+    table = Table(title="Training with and without a configuration", title_justify="left")
+    table.add_column("")
+    for name in ("torch.compile", *ours):
+        table.add_column(name, justify="right")
+    runs = [plain, *ours.values()]
+    times = dict(zip(runs, seconds, strict=True))
+    measures: list[tuple[str, Callable[[Run], float], Callable[[float], str]]] = [
+        ("peak memory of a step (activations, gradients)", lambda run: run.peak_bytes, megabytes),
+        ("training step, median", times.__getitem__, "{:.3f} s".format),
+        ("first step, with compilation", lambda run: run.first_seconds, "{:.1f} s".format),
+        ("loss, first step", lambda run: run.losses[0], "{:.5f}".format),
+        ("loss, last step", lambda run: run.losses[-1], "{:.5f}".format),
+        ("loss on held-out text", lambda run: run.held_out_loss, "{:.5f}".format),
     ]
-    for name, before, after, text in rows:
-        is_loss = name.startswith("loss")
-        table.add_row(name, text(before), text(after), f"{after - before:+.1e}" if is_loss else change(before, after))
+    for name, measure, text in measures:
+        before = measure(plain)
+        cells = [text(before)]
+        for run in ours.values():
+            after = measure(run)
+            against = f"{after - before:+.1e}" if name.startswith("loss") else change(before, after)
+            cells.append(f"{text(after)}  {against}")
+        table.add_row(name, *cells)
     table.add_section()
-    table.add_row("loss over training", sparkline(plain.losses, 20), sparkline(ours.losses, 20), "")
-    table.add_row("largest gradient difference / largest gradient", "", f"{gradient_difference(plain, ours):.1e}", "")
+    width = 20 if len(runs) == 2 else 16
+    table.add_row("loss over training", *(sparkline(run.losses, width) for run in runs))
+    differences = (f"{gradient_difference(plain, run):.1e}" for run in ours.values())
+    table.add_row("largest gradient difference / largest gradient", "", *differences)
     return table
 
 
@@ -65,35 +75,43 @@ def decisions(explanation: Explanation) -> Group:
     return Group(_by_layer(explanation), _by_rule(explanation.values))
 
 
-def conclusion(plain: Run, ours: Run, seconds: Sequence[float]) -> str:
-    """The result in one line."""
+def conclusion(name: str, plain: Run, ours: Run, seconds: Sequence[float]) -> str:
+    """The result of one run in one line; ``seconds`` are the plain run's step time and its own."""
     difference = gradient_difference(plain, ours)
     agree = f"gradients equal to {difference:.0e}" if difference <= EQUAL else f"gradients DIFFER by {difference:.0e}"
     agree = "gradients identical" if difference == 0 else agree
-    return (
-        f"peak {megabytes(plain.peak_bytes)} -> {megabytes(ours.peak_bytes)} ({change(plain.peak_bytes, ours.peak_bytes)}), "
-        f"step {seconds[0]:.2f} s -> {seconds[1]:.2f} s ({change(*seconds)}), {agree}"
-    )
+    before, after = plain.peak_bytes, ours.peak_bytes
+    peak = f"peak {megabytes(before)} -> {megabytes(after)} ({change(before, after)})"
+    return f"{name}: {peak}, step {seconds[0]:.2f} s -> {seconds[1]:.2f} s ({change(*seconds)}), {agree}"
 
 
-def print_report(console: Console, plain: Run, ours: Run, seconds: Sequence[float], explanation: Explanation) -> None:
-    """Print everything."""
+def print_decisions(console: Console, name: str, explanation: Explanation) -> None:
+    """Print what was decided in one run."""
+    console.rule(name, align="left")
     console.print(decisions(explanation))
     console.print("The whole table, value by value: print(memopt.explain(model)), or memopt explain.\n")
+
+
+def print_report(console: Console, plain: Run, ours: Mapping[str, Run], seconds: Sequence[float]) -> None:
+    """Print the runs side by side; ``seconds`` are their step times, the plain run's first."""
     console.print(comparison(plain, ours, seconds))
-    console.print(conclusion(plain, ours, seconds), style="bold", highlight=False)
+    for (name, run), own in zip(ours.items(), seconds[1:], strict=True):
+        console.print(conclusion(name, plain, run, (seconds[0], own)), style="bold", highlight=False)
 
 
 def _by_layer(explanation: Explanation) -> Table:
     table = Table(title="Activations saved for backward", title_justify="left")
-    for name in ("layer", "torch.compile", "memopt", "operators run again"):
+    swaps = bool(explanation.swapped)
+    for name in ("layer", "torch.compile", "memopt", *(("swapped",) if swaps else ()), "operators run again"):
         table.add_column(name, justify="left" if name == "layer" else "right")
     for total in explanation.totals:
         name = "outside layers" if total.layer is None else str(total.layer)
-        table.add_row(name, human_bytes(total.saved_before), human_bytes(total.saved_after), str(total.recomputed))
+        moved = [human_bytes(total.swapped)] if swaps else []
+        table.add_row(name, human_bytes(total.saved_before), human_bytes(total.saved_after), *moved, str(total.recomputed))
     table.add_section()
     again = str(sum(total.recomputed for total in explanation.totals))
-    table.add_row("all", human_bytes(explanation.saved_before), human_bytes(explanation.saved_after), again)
+    moved = [human_bytes(explanation.swapped)] if swaps else []
+    table.add_row("all", human_bytes(explanation.saved_before), human_bytes(explanation.saved_after), *moved, again)
     return table
 
 

@@ -108,20 +108,27 @@ def outcome() -> tuple[Outcome, str]:
     return made, console.file.getvalue()
 
 
-def test_both_runs_agree(outcome: tuple[Outcome, str]) -> None:
-    plain, ours = outcome[0].plain, outcome[0].ours
+def test_all_runs_agree(outcome: tuple[Outcome, str]) -> None:
+    plain, configured = outcome[0].plain, outcome[0].configured
+    assert [c.name for c in configured] == ["recompute", "recompute and swap"]
+    assert len(outcome[0].seconds) == 3
     assert len(plain.losses) == TINY.steps
-    assert plain.losses == ours.losses
-    assert plain.held_out_loss == ours.held_out_loss
+    for each in configured:
+        assert plain.losses == each.run.losses
+        assert plain.held_out_loss == each.run.held_out_loss
+        assert gradient_difference(plain, each.run) <= 1e-7
     assert outcome[0].gradients_agree
-    assert gradient_difference(plain, ours) <= 1e-7
 
 
 def test_less_is_saved(outcome: tuple[Outcome, str]) -> None:
-    explanation = outcome[0].explanation
-    assert explanation.saved_after < 0.7 * explanation.saved_before
-    recomputed = {row.layer for row in explanation.values if row.rule and row.action == "recompute"}
-    assert recomputed == {0, 1, 2}
+    recompute, both = (c.explanation for c in outcome[0].configured)
+    assert recompute.saved_after < 0.7 * recompute.saved_before
+    assert (recompute.swapped, both.swapped > 0) == (0, True)
+    assert both.saved_after < recompute.saved_after
+    for explanation in (recompute, both):
+        recomputed = {row.layer for row in explanation.values if row.rule and row.action == "recompute"}
+        assert recomputed == {0, 1, 2}
+    assert {row.returns for row in both.values if row.action == "offload"} == {3, 4}
 
 
 def test_everything_is_printed(outcome: tuple[Outcome, str]) -> None:
@@ -131,11 +138,13 @@ def test_everything_is_printed(outcome: tuple[Outcome, str]) -> None:
         "recompute.full_recompute_layer",
         "loss on held-out text",
         "plain torch.compile",
+        "layers: [3-4]",
+        "swapped",
     ):
         assert part in printed
-    last = printed.rstrip().splitlines()[-1]
-    assert last.startswith("peak ")
-    assert last.endswith("gradients identical") or "gradients equal to" in last
+    for name, line in zip(("recompute", "recompute and swap"), printed.rstrip().splitlines()[-2:], strict=True):
+        assert line.startswith(f"{name}: peak ")
+        assert line.endswith("gradients identical") or "gradients equal to" in line
 
 
 def test_another_seed_is_another_run() -> None:
@@ -144,13 +153,14 @@ def test_another_seed_is_another_run() -> None:
 
 
 def test_a_gradient_that_differs_is_seen(outcome: tuple[Outcome, str]) -> None:
-    plain, ours = outcome[0].plain, outcome[0].ours
+    plain, (first, *others) = outcome[0].plain, outcome[0].configured
+    ours = first.run
     name = next(iter(ours.first_gradients))
     for value in (1.0, math.nan):
         wrong = {**ours.first_gradients, name: ours.first_gradients[name] + value}
         changed = replace(ours, first_gradients=wrong)
-        assert not replace(outcome[0], ours=changed).gradients_agree
-        assert "gradients DIFFER" in report.conclusion(plain, changed, (1.0, 1.0))
+        assert not replace(outcome[0], configured=(replace(first, run=changed), *others)).gradients_agree
+        assert "gradients DIFFER" in report.conclusion("ours", plain, changed, (1.0, 1.0))
 
 
 def test_wrong_configuration_is_refused_before_training() -> None:
