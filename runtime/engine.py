@@ -42,6 +42,10 @@ class Stored:
         """See Owned."""
         self.engine._let_go.append(self)
 
+    def copies(self) -> list[Copy]:
+        """What may be going on."""
+        return [self.parcel.sent, *self.parcel.fetched]
+
     def finish(self) -> bool:
         """Free the place in the store; False: not yet."""
         carrier = self.parcel.carrier
@@ -61,6 +65,10 @@ class Reload:
     def let_go(self) -> None:
         """See Owned."""
         self.stored.engine._let_go.append(self)
+
+    def copies(self) -> list[Copy]:
+        """What may be going on."""
+        return [self.copy]
 
     def finish(self) -> bool:
         """Free what the copy writes to; False: not yet, it is being written to."""
@@ -108,9 +116,9 @@ class Engine:
         parcel, source = stored.parcel, layout.bytes_of(value)
         self._reserve(parcel.nbytes)
         try:
+            if parcel.nbytes:
+                self._send(parcel, source)
             with self._lock:
-                if parcel.nbytes:
-                    self._send(parcel, source)
                 self._live += 1
                 self._total += SwapCounters(bytes_out=parcel.nbytes, offloads=1)
         except BaseException:
@@ -175,12 +183,11 @@ class Engine:
     def tidy(self) -> None:
         """Give back what was let go, and drop the sources of copies that have ended."""
         with self._lock:
-            while self._let_go:
-                owned = self._let_go.popleft()
-                self._live -= isinstance(owned, Stored)
-                self._unfinished.append(owned)
-                self._unfinished = [o for o in self._unfinished if not o.finish()]
-            self._unfinished = [o for o in self._unfinished if not o.finish()]
+            self._collect()
+            self._unfinished = [owned for owned in self._unfinished if not owned.finish()]
+            if self._let_go:  # the tickets of reloads that have just been finished
+                self._collect()
+                self._unfinished = [owned for owned in self._unfinished if not owned.finish()]
             gone = [leaving for leaving in self._leaving if leaving.copy.ended()]
             if gone:
                 self._leaving = [leaving for leaving in self._leaving if leaving not in gone]
@@ -212,6 +219,12 @@ class Engine:
         for carrier in self._carriers:
             carrier.close()
 
+    def _collect(self) -> None:
+        while self._let_go:
+            owned = self._let_go.popleft()
+            self._live -= isinstance(owned, Stored)
+            self._unfinished.append(owned)
+
     def _reserve(self, nbytes: int) -> None:
         """Count ``nbytes`` as on their way out, when there is room for them among the others."""
         begin = None
@@ -230,11 +243,26 @@ class Engine:
 
     def _send(self, parcel: Parcel, source: torch.Tensor) -> None:
         try:
-            parcel.carrier = next((c for c in self._carriers if c.send(parcel, source)), None)
+            try:
+                self._try_to_send(parcel, source)
+            except OSError:
+                with self._lock:
+                    going_on = [copy for owned in self._unfinished for copy in owned.copies()]
+                if not going_on:
+                    raise
+                # What nobody wants any more still takes room, because it is being copied.
+                for copy in going_on:
+                    copy.wait()
+                self.tidy()
+                self._try_to_send(parcel, source)
         except (OSError, RuntimeError) as error:
             raise swap_error(error, parcel.name, parcel.nbytes, self.settings.where) from error
-        assert parcel.carrier is not None, "the last carrier takes everything or raises"
-        self._leaving.append(_Leaving(parcel.sent, source, parcel.nbytes))
+
+    def _try_to_send(self, parcel: Parcel, source: torch.Tensor) -> None:
+        with self._lock:
+            parcel.carrier = next((c for c in self._carriers if c.send(parcel, source)), None)
+            assert parcel.carrier is not None, "the last carrier takes everything or raises"
+            self._leaving.append(_Leaving(parcel.sent, source, parcel.nbytes))
 
     def _raise_if_failed(self, parcel: Parcel, copy: Copy) -> None:
         failure = copy.failure()

@@ -96,6 +96,9 @@ def _open_unnamed(directory: str) -> int:
 
 
 def _claim(file: int, begin: int, nbytes: int) -> None:
+    if not hasattr(os, "posix_fallocate"):
+        os.ftruncate(file, begin + nbytes)
+        return
     try:
         os.posix_fallocate(file, begin, nbytes)
     except OSError as error:

@@ -89,11 +89,15 @@ class PinnedPool:
 
     def _next_slab(self, nbytes: int) -> int:
         """A power of two that holds ``nbytes``, or as much as the limit leaves."""
-        wanted = 1 << (max(nbytes, self._slab_bytes) - 1).bit_length()
+        # With a quarter of what there is, slabs are few and what their ends cannot hold is little.
+        wanted = max(1 << (max(nbytes, self._slab_bytes) - 1).bit_length(), _power_of_two_within(self.capacity // 4))
         if self._limit is None:
             return wanted
-        left = max(0, self._limit - self.capacity)
-        return min(wanted, 1 << left.bit_length() >> 1)
+        return min(wanted, _power_of_two_within(self._limit - self.capacity))
+
+
+def _power_of_two_within(nbytes: int) -> int:
+    return 1 << nbytes.bit_length() >> 1 if nbytes > 0 else 0
 
 
 def _take_from(slab: Slab, nbytes: int) -> PinnedExtent | None:

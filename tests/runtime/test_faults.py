@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from memopt.runtime import SwapError, registry
 from memopt.runtime.settings import Settings
 from memopt.runtime.stores.disk import DiskArena
-from swapping import LARGE, OPS, offload, open_files, round_trip, settled, wait_like
+from swapping import LARGE, OPS, offload, open_files, round_trip, settled, until, wait_like
 
 VALUE = torch.arange(1000.0)
 
@@ -28,8 +29,7 @@ def assert_usable(directory: Path) -> None:
 def _nothing_is_kept() -> Iterator[None]:
     before = settled()
     yield
-    after = settled()
-    assert (after.disk_bytes, after.live_tickets) == (before.disk_bytes, before.live_tickets)
+    until(lambda now: (now.disk_bytes, now.live_tickets) == (before.disk_bytes, before.live_tickets))
 
 
 @contextmanager
@@ -115,14 +115,36 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_usable(tmp_path)
 
 
+def test_what_is_dropped_but_still_being_written_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = DiskArena.write
+
+    def slow(self: DiskArena, offset: int, memory: memoryview) -> None:
+        time.sleep(0.05)
+        write(self, offset, memory)
+
+    monkeypatch.setattr(DiskArena, "write", slow)
+    with limit(resource.RLIMIT_FSIZE, 1 << 20):
+        for number in range(4):
+            value = torch.full((200_000,), float(number))
+            ticket = offload(value, tmp_path)
+            if number % 2:
+                assert torch.equal(wait_like(OPS.prefetch(ticket), value), value)
+            del ticket
+
+
 def test_a_file_system_that_knows_neither_unnamed_files_nor_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.delattr(os, "O_TMPFILE")
-    monkeypatch.setattr(os, "posix_fallocate", unknown)
-    assert_usable(tmp_path)
-    assert os.listdir(tmp_path) == []
+    for number in range(2):
+        (directory := tmp_path / str(number)).mkdir()
+        if number:
+            monkeypatch.delattr(os, "posix_fallocate")
+        else:
+            monkeypatch.setattr(os, "posix_fallocate", unknown)
+        assert_usable(directory)
+        assert os.listdir(directory) == []
 
 
 def test_short_reads_and_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

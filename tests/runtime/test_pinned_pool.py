@@ -46,6 +46,15 @@ def test_values_share_a_slab_and_large_ones_get_a_power_of_two() -> None:
     assert [extent.memory.numel() for extent in taken if extent] == [1000, 1000, 1000, 5000, 100]
 
 
+def test_slabs_grow_with_what_there_is() -> None:
+    pinned = Pinned()
+    pool = PinnedPool(pinned, None, SLAB)
+    for _ in range(40):
+        pool.take(SLAB)
+    assert pinned.sizes == [SLAB] * 8 + [2 * SLAB] * 4 + [4 * SLAB] * 4 + [8 * SLAB]
+    assert pool.capacity == 40 * SLAB
+
+
 def test_equal_steps_pin_nothing_after_the_first() -> None:
     pinned = Pinned()
     pool = PinnedPool(pinned, None, SLAB)
