@@ -80,3 +80,11 @@ def test_torchs_own_checks(requires_grad: bool) -> None:
     assert set(torch.library.opcheck(OPS.offload.default, ticket_arguments, test_utils=checks).values()) == {"SUCCESS"}
     ticket = OPS.offload(*ticket_arguments)
     assert set(torch.library.opcheck(OPS.prefetch.default, (ticket,), test_utils=("test_faketensor",)).values()) == {"SUCCESS"}
+
+
+def test_on_a_device_that_is_not_here() -> None:
+    with FakeTensorMode():
+        value = torch.empty(3, 4, device="cuda:0").t()
+        ticket, token, back = all_three(value, value.device)
+    assert ticket.device == token.device == torch.device("cpu")
+    assert form(back) == form(value)
