@@ -25,6 +25,7 @@ from .plan import resolve
 from .session import PolicyNotApplied, Session
 from .stand_in import replaced_meta_tensors
 from .unapplied import unapplied
+from .untouched import untouched
 
 Layers = str | Sequence[str] | None
 _NUMBER = itertools.count()
@@ -179,7 +180,8 @@ def trace(
     """Show what a configuration would do to a model, without lowering or running anything.
 
     The model is captured and rewritten on fake tensors: no memory is allocated for activations, parameters may lie on the
-    meta device, and neither the model nor the random state changes.
+    meta device. Afterwards the model's tensors and attributes, and the random states, are what they were, whatever the
+    forward assigns.
 
     Args:
         model: the module, in training mode if training is meant.
@@ -202,17 +204,19 @@ def trace(
     original = before.original if isinstance(before, CompiledForward) else before
     compiled = _compile(session, original, fullgraph=False, dynamic=dynamic)
     breaks = torch_bridge.graph_break_reasons()
-    random_state = torch.get_rng_state()
     try:
-        with torch_bridge.fake_tensors(device) as fake, replaced_meta_tensors(model, fake), torch.enable_grad():
+        with (
+            untouched(model, original, args, kwargs),
+            torch_bridge.fake_tensors(device) as fake,
+            replaced_meta_tensors(model, fake),
+            torch.enable_grad(),
+        ):
             given = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs or {})))
             compiled(*given[0], **given[1])
     except torch_bridge.BackendCompilerFailed as error:
         if isinstance(error.inner_exception, ValueError | AssertionError):
             raise error.inner_exception from error
         raise
-    finally:
-        torch.set_rng_state(random_state)
     missing = unapplied(plan, session.captures, _new(breaks, torch_bridge.graph_break_reasons()))
     session.say([*plan.warnings, *session.found_in_graphs(), *missing])
     return explain_session(session)
