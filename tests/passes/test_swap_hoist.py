@@ -56,6 +56,7 @@ def test_each_node_comes_behind_its_own_inputs_in_the_order_they_had(reads: tupl
     hoist(pair, moves)
     assert before == ["fc", "act", "out", *before[3:]]
     assert order(pair.forward) == expected
+    assert [n.op for n in pair.forward.graph.nodes][:2] == ["placeholder", "placeholder"]
     pair.forward.graph.lint()
 
 

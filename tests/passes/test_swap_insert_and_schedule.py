@@ -11,7 +11,7 @@ from memopt.passes.swap.schedule_prefetch import schedule_prefetch
 from memopt.passes.swap.targets import OFFLOAD, PREFETCH, WAIT
 from memopt.passes.swap.verify_swap import verify_swap
 from printer import Builder, plan, show_graph
-from swap_graphs import aten, chosen, node_of, paired, show_pair, tower, travelled
+from swap_graphs import aten, chosen, node_of, paired, show_pair, tower, travel, travelled
 
 
 def check(golden, name: str, joint: JointGraph, rules: Plan, *, views: bool = False) -> None:
@@ -151,12 +151,12 @@ def test_descriptions_of_what_is_returned_keep_their_places() -> None:
     pair, moves = chosen(views("turned", "low", "v"), rules, views=True)
     (output,) = pair.forward.graph.find_nodes(op="output")
     output.meta["desc"] = [n.name for n in output.args[0]]
-    receiver = moves[0].crossings[0].loaded
-    receiver.meta["desc"] = "where it comes from"
-    insert_offload(pair, plan_journeys(pair, moves, 1), rules.swap, asynchronous=True)
-    schedule_prefetch(pair, [])
+    first = moves[0].crossings[0]
+    first.loaded.meta["desc"] = "where it comes from"
+    travel(pair, plan_journeys(pair, moves, 1), rules)
     assert [n.name for n in output.args[0]] == ["out", "v_ticket"]
-    assert output.meta["desc"] == ["out", receiver.name]
+    assert output.meta["desc"] == ["out", first.own.name]
+    assert node_of(pair.backward, "v_ticket").meta["desc"] == "where it comes from"
 
 
 def test_of_several_values_after_one_use_all_leave_in_the_order_of_their_return() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from memopt.passes.joint import decision_of
 from memopt.passes.mark_recompute import mark_recompute
@@ -39,8 +41,17 @@ def test_a_module_is_marked_with_what_lies_within(golden) -> None:
         plan(swap_modules={"mlp": [1]}),
         plan(swap_modules={"ml": [0], "mlp.fc": [0], "act": [0]}),
         plan(swap_operators={"gelu": [0], r".*\.gelu": [1]}),
+        replace(plan(swap=[0], swap_operators={".*gelu": [0]}), swap=None),
     ],
-    ids=["empty", "recompute alone", "other layer", "other layer's module", "part of a name", "no such operator"],
+    ids=[
+        "empty",
+        "recompute alone",
+        "other layer",
+        "other layer's module",
+        "part of a name",
+        "no such operator",
+        "swap disabled",
+    ],
 )
 def test_without_a_rule_for_it_nothing_is_marked(nothing, unchanged) -> None:
     matched = Matched()
