@@ -70,6 +70,20 @@ def test_a_value_that_only_swapped_things_read_moves(readers, at: str, rules: Pl
     assert (matched.effective, matched.ineffective) == ({rule}, {})
 
 
+@pytest.mark.parametrize(
+    ("made", "read", "moves"),
+    [("layers.1", "layers.0", {"v": ["v"]}), ("layers.0", "layers.1", {}), ("layers.1", "layers.1", {})],
+)
+def test_who_reads_a_view_reads_and_who_makes_it_does_not(made: str, read: str, moves) -> None:
+    b = Builder()
+    v = b.op("v", aten.mm.default, b.input("x", 4, 4), b.parameter("w", 4, 4), at="layers.0")
+    turned = b.op("turned", aten.t.default, v, at=made)
+    out = b.op("out", aten.mul.Tensor, turned, turned, at=read)
+    joint = b.joint([out], [b.back("g", aten.mul.Tensor, b.tangent(out), turned, of=out)])
+    assert moving(joint, LAYER) == moves
+    assert staying(joint) == {}
+
+
 def test_what_no_swapped_thing_reads_is_not_spoken_of() -> None:
     joint = read_by("layers.1", at="layers.1")
     assert moving(joint, LAYER) == {}

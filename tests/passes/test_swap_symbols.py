@@ -120,6 +120,16 @@ def test_a_view_that_is_made_again_gets_its_size(golden) -> None:
     assert received(pair) == crossing(pair)
 
 
+def test_a_view_that_is_made_again_takes_the_size_that_the_backward_knows() -> None:
+    b = Dynamic()
+    v = b.value("v")
+    rows = b.op("rows", operator.mul, b.n, 2, at="layers.0")
+    flat = b.op("flat", aten.view.default, v, [rows, 4], at="layers.0")
+    pair, _ = travelled(b.finish(v, flat, reads=[rows]), plan(swap=[0]), views=True)
+    assert sorted(numbers(pair.backward)) == ["primals_n", "rows", "sym_stride_int"]
+    assert node_of(pair.backward, "flat_1").args[1] == [node_of(pair.backward, "rows"), 4]
+
+
 def test_a_size_that_only_a_run_can_tell_moves_whatever_its_bytes() -> None:
     b = Dynamic(seen=False)
     (move,) = chosen(b.finish(b.value("v")), plan(swap=[0], min_bytes=1 << 40))[1]
