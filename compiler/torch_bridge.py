@@ -22,9 +22,10 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.compile_utils import fx_graph_cse
+from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
-from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, is_fake
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -59,7 +60,7 @@ def min_cut(
 
     The activation memory budget is held at 1: below that, torch's solver overrides saved values and redraws random masks.
     """
-    with functorch_config.patch(cse=False, activation_memory_budget=1.0):
+    with functorch_config.patch(cse=False, activation_memory_budget=1.0), _mode_of(joint):
         forward, backward = min_cut_rematerialization_partition(
             joint,
             joint_inputs,
@@ -67,6 +68,18 @@ def min_cut(
             static_lifetime_input_indices=static_lifetime_input_indices,
         )
     return forward, backward
+
+
+@contextlib.contextmanager
+def _mode_of(joint: GraphModule) -> Iterator[None]:
+    """Within, torch finds the fake mode of a graph's own values, also when no compilation is going on."""
+    values = (node.meta.get("val") for node in joint.graph.nodes)
+    mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+    if mode is None or TracingContext.try_get() is not None:
+        yield
+        return
+    with tracing(TracingContext(mode)):
+        yield
 
 
 def activation_memory_budget() -> float:

@@ -10,6 +10,7 @@ import torch
 from harness import BACKENDS, EMPTY, FULL, check, crossing, full, memopt_warnings, operators, run_as_is, select, train_step
 from numeric_models import WIDTH, Block, Mlp, Residual, stack, x
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from memopt import MemoptWarning, PolicyNotApplied, compile_with_memopt, explain, trace
 
@@ -238,3 +239,26 @@ def test_crossing_under_full_recompute() -> None:
     explanation = check(stack(lambda: Residual(Mlp(bias=False)), 3), [x()], FULL).explanation
     assert crossing(explanation) == ["add", "add"]
     assert operators(explanation.graphs[0].backward)["aten.gelu.default"] == 3
+
+
+class Checkpoints(nn.Module):
+    """The user's own checkpoints, around layers that draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(lambda: Mlp(dropout=0.1)).layers
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            h = checkpoint(layer, h, use_reentrant=False)
+        return h
+
+
+@pytest.mark.parametrize("backend", ["no-op", "aot_eager"])
+def test_totals_with_the_users_own_checkpoints_around_random_layers(backend: str) -> None:
+    size = 4 * WIDTH * 8
+    trained = check(Checkpoints(), [x()], EMPTY, backend)
+    torch._dynamo.reset()
+    for explanation in (trained.explanation, trace(Checkpoints(), EMPTY, [x()], backend=BACKENDS[backend])):
+        assert (explanation.saved_before, explanation.saved_after) == (size, size)
+        assert [total.recomputed > 0 for total in explanation.totals if total.layer is not None] == [True, True]
