@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 from memopt.passes.joint import JointGraph
+from memopt.passes.matched import Matched
 from memopt.passes.policy import Plan
+from memopt.passes.swap.choose_offload import choose_offload
 from memopt.passes.swap.journey import Journey, plan_journeys, uses
-from printer import Builder, plan
+from memopt.passes.swap.mark_offload import mark_offload
+from memopt.passes.swap.pair import Pair
+from printer import Builder, plan, recompute, split
 from swap_graphs import aten, chosen, node_of, tower
 
 FOUR = ("layers.0", "layers.1", "layers.2", "layers.3")
@@ -106,3 +110,20 @@ def test_what_the_forward_does_not_read_leaves_where_it_is_made() -> None:
     joint = b.joint([values], [b.back("g", aten.mul.Tensor, b.tangent(values), places, of=top)])
     (journey,) = planned(joint, plan(swap=[0]))
     assert (journey.move.value.name, journey.last_use.name, journey.leaves_in) == ("places", "places", 0)
+
+
+def test_a_view_that_several_layers_share_begins_no_backward() -> None:
+    b = Builder()
+    x, w = b.input("x", 4, 4), b.parameter("w", 4, 4)
+    turned = b.op("turned", aten.t.default, w, at="layers.0")
+    v = b.op("v", aten.mm.default, x, turned, at="layers.0")
+    out = b.op("out", aten.mm.default, v, turned, at="layers.1")
+    g1 = b.back("g1", aten.mm.default, b.tangent(out), turned, of=out)
+    joint = b.joint([out], [b.back("g0", aten.mul.Tensor, g1, v, of=v)])
+    rules, matched = plan(swap=[0]), Matched()
+    mark_offload(joint, rules, matched)
+    recompute(turned)
+    pair = Pair(joint, *split(joint), matched.swapped)
+    (journey,) = plan_journeys(pair, choose_offload(pair, rules.swap, matched), 1)
+    assert [n.name for n in pair.backward.graph.nodes if n.op == "call_function"] == ["turned", "g1", "g0"]
+    assert (journey.issue.name, journey.issued_in, journey.returns_in) == ("g1", 1, 0)

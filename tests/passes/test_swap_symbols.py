@@ -188,7 +188,7 @@ class Mlp(nn.Module):
 class Stack(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
+        self.layers = nn.ModuleList(Mlp() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -198,12 +198,12 @@ class Stack(nn.Module):
 
 @lru_cache
 def traced(model: str, backend: str) -> memopt.GraphExplanation:
-    """A real model of unknown sizes, of which layers 0 and 1 are swapped."""
-    config = {"swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": [0, 1]}]}}
+    """A real model of two layers and unknown sizes, of which layer 0 is swapped."""
+    config = {"swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": [0]}]}}
     if model == "mlp":
         return memopt.trace(Stack(), config, (torch.randn(4, 6, 8),), backend=backend, dynamic=True).graphs[0]
     symbols = torch.zeros(2, 8, dtype=torch.long)
-    gpt = GPT(GPTConfig(vocabulary=16, context=8, layers=3, heads=2, width=16, dropout=0.1))
+    gpt = GPT(GPTConfig(vocabulary=16, context=8, layers=2, heads=2, width=16, dropout=0.1))
     return memopt.trace(gpt, config, (symbols, symbols), backend=backend, dynamic=True).graphs[0]
 
 

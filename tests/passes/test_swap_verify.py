@@ -199,3 +199,17 @@ def test_a_journey_that_was_never_made_is_refused() -> None:
     pair, journeys = towers()
     with pytest.raises(VerificationError, match=OFFLOADS):
         verify_swap(pair, journeys[:1])
+
+
+def test_a_slice_that_moves_alone_leaves_nothing_of_its_storage_behind() -> None:
+    b = Builder()
+    v = b.op("v", aten.mm.default, b.input("x", 4, 4), b.parameter("w", 4, 4), at="layers.0")
+    part = b.op("part", aten.slice.Tensor, v, 1, 0, 2, at="layers.0")
+    out = b.op("out", aten.mul.Tensor, part, part, at="layers.0")
+    joint = b.joint([out], [b.back("g", aten.mul.Tensor, b.tangent(out), part, of=out)])
+    pair, journeys = travelled(joint, plan(swap=[0]), views=True)
+    verify_swap(pair, journeys)
+    returns(pair.forward, lambda r: [*r, forward(pair, "v")])
+    with pytest.raises(VerificationError) as caught:
+        verify_swap(pair, journeys)
+    assert str(caught.value) == "part of layer 0 moves, and crosses on the device too"
