@@ -33,6 +33,7 @@ class Capture:
         ineffective: the fields of the rules that asked for it and by which nothing is -> why.
         warnings: what rewriting it gave cause to say.
         autocast: the devices and types for which autocast was on.
+        call: the number of the model's latest call that ran it, as the session counts.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Capture:
     ineffective: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
+    call: int = 0
 
     def rewrite(
         self,

@@ -24,6 +24,7 @@ from .lowering import Backend, check_backend
 from .plan import resolve
 from .session import PolicyNotApplied, Session
 from .stand_in import replaced_meta_tensors
+from .stopped import is_whole, stopped
 from .unapplied import unapplied
 from .untouched import untouched
 
@@ -63,6 +64,7 @@ class CompiledForward:
         """Run the model's forward, compiled."""
         session = self.session
         session.refuse()
+        session.calls += 1
         runs, captures, breaks = session.runs, len(session.captures), torch_bridge.graph_break_reasons()
         try:
             result = self._compiled(*args, **kwargs)
@@ -183,6 +185,9 @@ def trace(
     meta device. Afterwards the model's tensors and attributes, and the random states, are what they were, whatever the
     forward assigns.
 
+    Where the model asks for a tensor's value (``.item()``, ``if x.sum() > 0``) the graph breaks, and the trace stops: a warning
+    tells where, and which layers are left open.
+
     Args:
         model: the module, in training mode if training is meant.
         cfg: as for :func:`compile_with_memopt`.
@@ -192,6 +197,7 @@ def trace(
 
     Raises:
         What :func:`compile_with_memopt` raises.
+        ValueError: also, the trace stopped before the first graph with a backward.
     """
     check_backend(backend, options)
     torch_bridge.check_device(device)
@@ -204,6 +210,7 @@ def trace(
     original = before.original if isinstance(before, CompiledForward) else before
     compiled = _compile(session, original, fullgraph=False, dynamic=dynamic)
     breaks = torch_bridge.graph_break_reasons()
+    stop: torch_bridge.NeedsValue | None = None
     try:
         with (
             untouched(model, original, args, kwargs),
@@ -217,7 +224,15 @@ def trace(
         if isinstance(error.inner_exception, ValueError | AssertionError):
             raise error.inner_exception from error
         raise
-    missing = unapplied(plan, session.captures, _new(breaks, torch_bridge.graph_break_reasons()))
+    except torch_bridge.NEEDS_VALUE as error:
+        stop = error
+    new_breaks = _new(breaks, torch_bridge.graph_break_reasons())
+    if stop is None or is_whole(session.captures, new_breaks):
+        missing = unapplied(plan, session.captures, new_breaks)
+    else:
+        missing = [stopped(plan, session.captures, stop)]
+        if not any(seen.trains for seen in session.captures):
+            raise ValueError(missing[0]) from stop
     session.say([*plan.warnings, *session.found_in_graphs(), *missing])
     return explain_session(session)
 

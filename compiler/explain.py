@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,9 @@ class LayerTotal:
         recomputed: how many operators run again in the backward.
         recomputed_flops: floating-point operations of the matrix products, convolutions and attention among them, as
             ``torch.utils.flop_counter`` counts.
-        unknown: how many saved values have a size that only a run can tell; their bytes are in no sum.
+        unknown: how many of the values in ``saved_after`` have a size that only a run can tell; their bytes are in no sum.
+        unknown_before: the same for ``saved_before``.
+        unknown_flops: how many of the operators have work that only a run can tell; it is in no sum.
     """
 
     layer: int | None
@@ -94,6 +97,8 @@ class LayerTotal:
     recomputed_flops: int
     unknown: int
     swapped: int = 0
+    unknown_before: int = 0
+    unknown_flops: int = 0
 
 
 class GraphExplanation:
@@ -138,53 +143,53 @@ class GraphExplanation:
     def totals(self) -> tuple[LayerTotal, ...]:
         """One entry per layer in this graph, and one for the rest."""
         joint = self._facts
-        before, _ = _saved_by_layer(joint, split_without_memopt(joint)[0])
+        before, unknown_before = _saved_by_layer(joint, split_without_memopt(joint)[0])
         after, unknown = _saved_by_layer(joint, self.forward)
-        count: dict[int | None, int] = {}
-        work: dict[int | None, int] = {}
+        count, work, unknown_work, moved = (Counter[int | None]() for _ in range(4))
         for node in _run_again(joint, self.backward):
-            layer = _layer(node, joint)
-            count[layer] = count.get(layer, 0) + 1
-            work[layer] = work.get(layer, 0) + flops(node)
-        moved: dict[int | None, int] = {}
+            layer, spent = _layer(node, joint), flops(node)
+            count[layer] += 1
+            work[layer] += spent or 0
+            unknown_work[layer] += spent is None
         for move in {journey.move for journey in self._journeys.values()}:
-            layer = _layer(move.value, joint)
-            moved[layer] = moved.get(layer, 0) + (move.size or 0)
-        layers = {*before, *after, *count, *moved, *(s.layer for s in joint.scopes.values())}
-        return tuple(
-            LayerTotal(
-                n, before.get(n, 0), after.get(n, 0), count.get(n, 0), work.get(n, 0), unknown.get(n, 0), moved.get(n, 0)
-            )
-            for n in sorted(layers, key=lambda n: (n is None, n or 0))
-        )
+            moved[_layer(move.value, joint)] += move.size or 0
+        parts = (before, after, count, work, unknown, moved, unknown_before, unknown_work)
+        layers = {*(n for part in parts for n in part), *(s.layer for s in joint.scopes.values())}
+        return tuple(LayerTotal(n, *(part[n] for part in parts)) for n in sorted(layers, key=lambda n: (n is None, n or 0)))
 
 
 class Explanation:
     """What was decided for a model, value by value; ``str()`` is a table for people.
 
+    Torch compiles a model again for inputs of other sizes, in another mode, or where its attributes have changed. What is told
+    here is the latest call: the variants that it did not run are in ``graphs`` only, each with its own values and totals.
+
     Attributes:
         graphs: the captured graphs that have a backward, in the order of capture.
+        current: those among them that the latest call with gradients ran.
         warnings: everything the user was told about the configuration.
     """
 
-    def __init__(self, graphs: tuple[GraphExplanation, ...], warnings: tuple[str, ...]) -> None:
+    def __init__(
+        self, graphs: tuple[GraphExplanation, ...], warnings: tuple[str, ...], current: tuple[GraphExplanation, ...]
+    ) -> None:
         self.graphs = graphs
         self.warnings = warnings
+        self.current = current
 
     @property
     def values(self) -> tuple[ValueRow, ...]:
-        """One row per value that a backward needs, in the order of the forward."""
-        return tuple(row for graph in self.graphs for row in graph.values)
+        """One row per value that the backward of the latest call needs, in the order of the forward."""
+        return tuple(row for graph in self.current for row in graph.values)
 
     @cached_property
     def totals(self) -> tuple[LayerTotal, ...]:
-        """Per layer, summed over the graphs: bytes saved before and after, operators and FLOPs that run again."""
+        """Per layer, summed over the graphs of the latest call: bytes saved before and after, what runs again."""
         sums: dict[int | None, list[int]] = {}
-        for graph in self.graphs:
-            for t in graph.totals:
-                own = sums.setdefault(t.layer, [0] * 6)
-                parts = (t.saved_before, t.saved_after, t.recomputed, t.recomputed_flops, t.unknown, t.swapped)
-                sums[t.layer] = [a + b for a, b in zip(own, parts, strict=True)]
+        for graph in self.current:
+            for total in graph.totals:
+                layer, *parts = astuple(total)
+                sums[layer] = [a + b for a, b in zip(sums.get(layer, [0] * len(parts)), parts, strict=True)]
         return tuple(LayerTotal(n, *sums[n]) for n in sorted(sums, key=lambda n: (n is None, n or 0)))
 
     @property
@@ -209,8 +214,10 @@ class Explanation:
 def explain_session(session: Session) -> Explanation:
     """Explain what a session has captured; what torch's compile cache spared is derived again, without lowering."""
     seen = [session.rewritten(c) for c in session.captures if c.trains]
-    graphs = tuple(GraphExplanation(c.number, c.rewritten) for c in seen if c.rewritten is not None)
-    return Explanation(graphs, tuple(session.said))
+    latest = max((c.call for c in seen), default=0)
+    graphs = {c.number: GraphExplanation(c.number, c.rewritten) for c in seen if c.rewritten is not None}
+    current = tuple(graphs[c.number] for c in seen if c.number in graphs and c.call == latest)
+    return Explanation(tuple(graphs.values()), tuple(session.said), current)
 
 
 def _run_again(joint: JointGraph, backward: GraphModule) -> set[Node]:
@@ -284,17 +291,14 @@ def _saved_storages(joint: JointGraph, forward: GraphModule) -> Iterator[Node]:
     yield from (root for root in dict.fromkeys(storage_root(n) for n in saved) if root.op != "placeholder")
 
 
-def _saved_by_layer(joint: JointGraph, forward: GraphModule) -> tuple[dict[int | None, int], dict[int | None, int]]:
-    sizes: dict[int | None, int] = {}
-    unknown: dict[int | None, int] = {}
+def _saved_by_layer(joint: JointGraph, forward: GraphModule) -> tuple[Counter[int | None], Counter[int | None]]:
+    """For each layer, the bytes that are known, and how many values have a size that is not."""
+    sizes, unknown = Counter[int | None](), Counter[int | None]()
     for root in _saved_storages(joint, forward):
-        layer = _layer(root, joint)
         value = root.meta.get("val")
         size = nbytes(value) if isinstance(value, torch.Tensor) else None
-        if size is None:
-            unknown[layer] = unknown.get(layer, 0) + 1
-        else:
-            sizes[layer] = sizes.get(layer, 0) + size
+        sizes[_layer(root, joint)] += size or 0
+        unknown[_layer(root, joint)] += size is None
     return sizes, unknown
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -49,6 +50,9 @@ def layer_ranges(layers: Iterable[int]) -> str:
 def tables(explanation: Explanation) -> Group:
     """The tables of an explanation, for a rich console."""
     parts: list[RenderableType] = [_layer_table(explanation), _value_table(explanation.values)]
+    if len(explanation.current) < len(explanation.graphs):
+        numbers = layer_ranges(graph.number for graph in explanation.current)
+        parts.append(f"Of {len(explanation.graphs)} graphs, what the latest call ran: {numbers}. The others are in `graphs`.")
     parts += [f"warning: {text}" for text in explanation.warnings]
     return Group(*parts)
 
@@ -69,27 +73,30 @@ def _layer_table(explanation: Explanation) -> Table:
         table.add_column(name, justify="left" if name == "layer" else "right")
     rows: dict[tuple[int, ...], list[LayerTotal]] = {}
     for total in explanation.totals:
-        alike = (total.saved_before, total.saved_after, total.swapped, total.recomputed, total.recomputed_flops, total.unknown)
+        alike = astuple(total)[1:]
         key = alike if total.layer is not None else (*alike, -1)
         rows.setdefault(key, []).append(total)
     for totals in rows.values():
         first = totals[0]
         numbers = [t.layer for t in totals if t.layer is not None]
         name = layer_ranges(numbers) + (" (each)" if len(numbers) > 1 else "") if numbers else "outside layers"
-        after = human_bytes(first.saved_after) + (f" + {first.unknown} of unknown size" if first.unknown else "")
-        moved = [human_bytes(first.swapped)] if swaps else []
-        again = str(first.recomputed), human_count(first.recomputed_flops)
-        table.add_row(name, human_bytes(first.saved_before), after, *moved, *again)
+        table.add_row(name, *_cells(first, swaps=bool(swaps)))
     table.add_section()
-    table.add_row(
-        "all",
-        human_bytes(explanation.saved_before),
-        human_bytes(explanation.saved_after),
-        *([human_bytes(explanation.swapped)] if swaps else []),
-        str(sum(t.recomputed for t in explanation.totals)),
-        human_count(sum(t.recomputed_flops for t in explanation.totals)),
-    )
+    sums = [sum(parts) for parts in zip(*(astuple(t)[1:] for t in explanation.totals), strict=True)]
+    if sums:
+        table.add_row("all", *_cells(type(explanation.totals[0])(None, *sums), swaps=bool(swaps)))
     return table
+
+
+def _cells(total: LayerTotal, *, swaps: bool) -> list[str]:
+    unknown = [f" + {n} unknown" if n else "" for n in (total.unknown_before, total.unknown, total.unknown_flops)]
+    return [
+        human_bytes(total.saved_before) + unknown[0],
+        human_bytes(total.saved_after) + unknown[1],
+        *([human_bytes(total.swapped)] if swaps else []),
+        str(total.recomputed),
+        human_count(total.recomputed_flops) + unknown[2],
+    ]
 
 
 def _value_table(values: tuple[ValueRow, ...]) -> Table:

@@ -39,6 +39,7 @@ class Session:
         lowers: False to split only, and run the graphs as they are.
         captures: the graphs seen so far.
         runs: how often a captured graph has run.
+        calls: how often the model was called.
         said: every warning given so far, once each.
     """
 
@@ -49,6 +50,7 @@ class Session:
     lowers: bool = True
     captures: list[Capture] = field(default_factory=list)
     runs: int = 0
+    calls: int = 0
     said: list[str] = field(default_factory=list)
     _clock: Clock = field(default_factory=Clock)
 
@@ -72,6 +74,7 @@ class Session:
 
         def run(*args: Any) -> Any:
             self.runs += 1
+            seen.call = self.calls
             return compiled(*args)
 
         return run

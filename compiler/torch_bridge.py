@@ -25,13 +25,23 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, is_fake
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    is_fake,
+)
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
 Compiled = Callable[..., Any]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Compiled]
+
+# What fake tensors raise where a value decides: `.item()`, a tensor as a condition, `nonzero`; `func` is the operator.
+NeedsValue = DataDependentOutputException | DynamicOutputShapeException
+NEEDS_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
 
 __all__ = [
     "BackendCompilerFailed",

@@ -18,7 +18,7 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
         breaks: torch's reasons for the graph breaks met on the way.
     """
     training = [seen for seen in captures if seen.trains]
-    lost = _lost_layers(plan, training or captures)
+    lost = lost_layers(plan, training or captures)
     texts = [_lost_text(plan, lost, breaks)] if lost else []
     if not training:
         return texts
@@ -30,18 +30,24 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
     ]
 
 
-def _lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
+def lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
+    """The layers for which there are rules, and that no captured graph names."""
     seen: frozenset[int] = frozenset().union(*(c.layers for c in captures))
     rules = {rule for layer in plan.layers for rule in layer.rules.values()} | set(plan.pending)
     return tuple(sorted({i for rule in rules for i in rule.layers} - seen))
 
 
+def named(plan: Plan, layers: tuple[int, ...]) -> str:
+    """``layers 0-1 (layers.0, layers.1)``."""
+    paths = ", ".join(plan.layers[i].path for i in layers[:8]) + (", ..." if len(layers) > 8 else "")
+    return f"{spoken(layers)} ({paths})"
+
+
 def _lost_text(plan: Plan, lost: tuple[int, ...], breaks: Sequence[str]) -> str:
-    paths = ", ".join(plan.layers[i].path for i in lost[:8]) + (", ..." if len(lost) > 8 else "")
     reasons = "; ".join(reason.splitlines()[0] for reason in breaks)
     why = f" The graph broke at: {reasons}." if reasons else ""
     return (
-        f"{spoken(lost)} ({paths}): no captured graph names them, so their rules have no effect and torch decides.{why} "
+        f"{named(plan, lost)}: no captured graph names them, so their rules have no effect and torch decides.{why} "
         "Either they did not run, or they run in graphs of their own: with fullgraph=True, torch says what breaks the graph."
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_MACHINERY = frozenset({"importlib", "memopt", "torch"})
+from .compiler.errors import place_of
 
 
 class FactoryError(ValueError):
@@ -105,12 +104,8 @@ def find(path: str, option: str) -> Any:
 def what_failed(error: BaseException) -> str:
     """An error of other people's code in one line: its type, its message, and where it was raised."""
     message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    frames = [
-        f"{frame.f_code.co_filename}:{line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _MACHINERY
-    ]
-    where = f" ({frames[-1]})" if frames else ""
+    place = place_of(error)
+    where = f" ({place})" if place else ""
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}:{error.lineno})"
     return f"{type(error).__name__}: {message}{where}" if message else f"{type(error).__name__}{where}"
