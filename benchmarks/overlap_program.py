@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from memopt.compiler.cost import flops
-from memopt.passes.operators import producer, storage_root, viewed
+from memopt.passes.operators import is_view_of, producer, storage_root, viewed
 from memopt.passes.sizes import nbytes
 from memopt.passes.swap.targets import OFFLOAD, PREFETCH, WAIT
 from overlap import Operator
@@ -81,7 +81,14 @@ def _is_written(node: Node) -> bool:
     """Whether the value goes through memory: an elementwise one only if something else than elementwise operators reads it."""
     if node.op == "placeholder" or not _is_elementwise(node):
         return True
-    return any(not (_is_elementwise(user) or viewed(user) is not None) for user in node.users) or len(node.users) > 2
+    pending = [node]
+    for value in pending:
+        for user in value.users:
+            if is_view_of(user, node):
+                pending.append(user)
+            elif not _is_elementwise(user):
+                return True
+    return False
 
 
 def _is_elementwise(node: Node) -> bool:

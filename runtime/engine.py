@@ -242,27 +242,20 @@ class Engine:
                 self._total += SwapCounters(seconds_blocked=perf_counter() - begin)
 
     def _send(self, parcel: Parcel, source: torch.Tensor) -> None:
+        with self._lock:
+            going_on = [copy for owned in self._unfinished for copy in owned.copies()]
+        # What nobody wants any more still takes room while it is being copied: that room is waited for, not new one taken.
+        for copy in going_on:
+            copy.wait()
+        if going_on:
+            self.tidy()
         try:
-            try:
-                self._try_to_send(parcel, source)
-            except OSError:
-                with self._lock:
-                    going_on = [copy for owned in self._unfinished for copy in owned.copies()]
-                if not going_on:
-                    raise
-                # What nobody wants any more still takes room, because it is being copied.
-                for copy in going_on:
-                    copy.wait()
-                self.tidy()
-                self._try_to_send(parcel, source)
+            with self._lock:
+                parcel.carrier = next((c for c in self._carriers if c.send(parcel, source)), None)
+                assert parcel.carrier is not None, "the last carrier takes everything or raises"
+                self._leaving.append(_Leaving(parcel.sent, source, parcel.nbytes))
         except (OSError, RuntimeError) as error:
             raise swap_error(error, parcel.name, parcel.nbytes, self.settings.where) from error
-
-    def _try_to_send(self, parcel: Parcel, source: torch.Tensor) -> None:
-        with self._lock:
-            parcel.carrier = next((c for c in self._carriers if c.send(parcel, source)), None)
-            assert parcel.carrier is not None, "the last carrier takes everything or raises"
-            self._leaving.append(_Leaving(parcel.sent, source, parcel.nbytes))
 
     def _raise_if_failed(self, parcel: Parcel, copy: Copy) -> None:
         failure = copy.failure()

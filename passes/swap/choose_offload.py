@@ -61,31 +61,40 @@ def choose_offload(pair: Pair, policy: SwapPolicy, matched: Matched) -> list[Mov
         storages.setdefault(storage_root(crossing.own), []).append(crossing)
     activations = _activations(pair)
     moves = []
+    moving: set[str] = set()
     stays: dict[str, tuple[int, str]] = {}
     for root, crossings in storages.items():
-        rule = next((r for c in crossings for reader in pair.readers(c.loaded) if (r := pair.rule_of(reader))), None)
-        if rule is None:
+        rules = _rules(pair, crossings)
+        if not rules:
             continue
+        rule = rules[0]
         value = _tightest(root, crossings)
         store = _store(value, policy)
         reason = _reason_to_stay(pair, root, crossings, activations) or _reason_of_value(value, store, policy)
         if reason is None:
             moves.append(Move(value, tuple(crossings), rule, store, nbytes(value.meta["val"])))
+            moving.update(r.field for r in rules)
         elif root.op != "placeholder":
-            known = stays.get(rule.field, (-1, ""))
-            stays[rule.field] = max(known, (nbytes(value.meta["val"]) or 0, f"{value.name} stays: {reason}"))
+            found = (nbytes(value.meta["val"]) or 0, f"{value.name} stays: {reason}")
+            for each in rules:
+                stays[each.field] = max(stays.get(each.field, found), found)
         for node in dict.fromkeys([value, *(c.own for c in crossings)]):
             if reason is None:
                 _record(pair, node, Action.OFFLOAD, rule, f"it waits for its backward on the {store}")
             elif node.op == "call_function":
                 _record(pair, node, Action.SAVE, rule, f"it stays: {reason}")
-    moving = {move.rule.field for move in moves}
     matched.effective |= moving
     for rule in dict.fromkeys(pair.swapped.values()):
         if rule.field not in moving:
             why = stays[rule.field][1] if rule.field in stays else "no backward of what it names reads a saved value"
             matched.ineffective[rule.field] = f"swaps nothing: {why}"
     return moves
+
+
+def _rules(pair: Pair, crossings: Iterable[Crossing]) -> list[Rule]:
+    """The rules by which the readers of a storage are swapped."""
+    found = (pair.rule_of(reader) for crossing in crossings for reader in pair.readers(crossing.loaded))
+    return list(dict.fromkeys(rule for rule in found if rule is not None))
 
 
 def _record(pair: Pair, node: Node, action: Action, rule: Rule, reason: str) -> None:
@@ -150,11 +159,9 @@ def _who(pair: Pair, reader: Node) -> str:
 
 
 def _activations(pair: Pair) -> set[Node]:
-    """The values of the forward that depend on a floating-point value or on chance."""
+    """The values that depend on a floating-point value or on chance."""
     found: set[Node] = set()
     for node in pair.joint.graph.nodes:
-        if node in pair.joint.backward:
-            continue
         if _is_floating(node) or draws_random_numbers(node) or is_seed(node) or any(i in found for i in node.all_input_nodes):
             found.add(node)
     return found

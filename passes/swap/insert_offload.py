@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import Node
 
+from ..operators import is_symbolic
 from ..policy import SwapPolicy
 from .journey import Journey
 from .pair import Pair
@@ -47,7 +48,8 @@ def insert_offload(pair: Pair, journeys: Sequence[Journey], policy: SwapPolicy, 
         first, *others = move.crossings
         instead |= {first.saved: ticket, **dict.fromkeys((c.saved for c in others), None)}
     _return_tickets(pair, instead)
-    graph.eliminate_dead_code()  # views that were only made to cross would hold the values' memory
+    # Views that were only made to cross would hold the values' memory. Sizes stay: the backward may want them.
+    graph.eliminate_dead_code(lambda node: node.is_impure() or is_symbolic(node))
     graph.lint()
     pair.forward.recompile()
 

@@ -68,7 +68,7 @@ def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int) -> list[Journey
         first = min((u for c in move.crossings for u in c.loaded.users), key=behind.__getitem__)
         needed = min(place[call] for call in _reading_calls(pair, move))
         issuing = calls[max(needed - ahead, 0)]
-        issue = pair.calls[issuing] if ahead else first
+        issue = min(pair.calls[issuing], first, key=behind.__getitem__) if ahead else first
         leaving = pair.joint.call_of(own[last.name])
         return Journey(move, last, issue, first, leaving[0] if leaving else None, issuing[0], calls[needed][0])
 

@@ -67,7 +67,9 @@ class Pair:
         self._by_number: dict[object, Rule] = {}
         for node in self.joint.graph.nodes:
             rule = self.swapped.get(node.name)
-            if rule is not None and "seq_nr" in node.meta:
+            origin = self.joint.origin_of(node) if rule is not None else None
+            # What needs no gradient carries the number of the operator before it, which may lie elsewhere.
+            if rule is not None and origin is not None and self.joint.scopes.get(origin) == self.joint.scopes.get(node):
                 self._by_number.setdefault(node.meta["seq_nr"], rule)
         self.swapped_layers = frozenset(i for rule in set(self.swapped.values()) for i in rule.layers)
         self.original = frozenset(self.backward.graph.nodes)

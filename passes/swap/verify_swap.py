@@ -2,18 +2,19 @@
 
 What holds afterwards, for each value that moves:
 - one ``memopt::offload`` in the forward, after every use of the value's storage there, and none in the backward;
-- its ticket crosses, and neither the value nor a view of it does;
+- its ticket crosses, once and in its place, and neither the value nor a view of it does;
 - one ``memopt::prefetch`` of that ticket, where the backward begins of the layer it was to be issued in;
-- one ``memopt::wait`` for it, which every use reads.
+- one ``memopt::wait`` for it, of the value's form, right before the first use; nothing reads what crossed before.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from torch.fx import Graph, Node
 
-from ..operators import storage_root, viewed
+from ..operators import is_symbolic, storage_root, viewed
 from ..verify import VerificationError, saved_values
 from .insert_offload import ticket_name
 from .journey import Journey
@@ -34,6 +35,10 @@ def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
     forward = {n.name: n for n in position}
     (output,) = pair.forward.graph.find_nodes(op="output")
     loaded = {n.name: n for n in pair.backward.graph.find_nodes(op="placeholder")}
+    returned = [n.name for n in output.args[0][pair.joint.num_fwd_outputs :] if isinstance(n, Node) and not is_symbolic(n)]
+    received = [name for name, n in loaded.items() if not is_symbolic(n)]
+    own = {ticket_name(journey) for journey in journeys}
+    times = Counter(returned)
     following = _next_original(pair)
     for journey in journeys:
         title, ticket = journey.move.title, forward.get(ticket_name(journey))
@@ -43,9 +48,13 @@ def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
         _expect(last is None or position[last] < position[ticket], f"{title} leaves before its last use")
         _expect(storage_root(journey.move.value) not in crossing, f"{title} moves, and crosses on the device too")
         receiver = loaded.get(ticket.name)
-        if receiver is None or output not in ticket.users:
+        if receiver is None or times[ticket.name] != 1:
             raise VerificationError(f"the ticket of {title} does not cross")
+        _expect(not any(c.own.name in loaded for c in journey.move.crossings), f"the backward still receives {title} itself")
         _verify_return(journey, receiver, following)
+    # By place, not by name: a partitioner may rename what it saves of its own, such as random states.
+    places = [[(i, name) for i, name in enumerate(names) if name in own] for names in (returned, received)]
+    _expect(places[0] == places[1], "what the forward returns for the backward arrives there in another order")
 
 
 def _verify_return(journey: Journey, receiver: Node, following: dict[Node, Node]) -> None:
@@ -55,7 +64,19 @@ def _verify_return(journey: Journey, receiver: Node, following: dict[Node, Node]
     waits = [u for u in tokens[0].users if u.target is WAIT]
     _expect(len(waits) == 1 == len(tokens[0].users), f"{title} is not waited for exactly once")
     _expect(following[tokens[0]] is journey.issue, f"{title} is not fetched where the backward of its layer begins")
+    _expect(following[waits[0]] is journey.first_use, f"{title} is not waited for right before its first use")
+    _expect(_has_form_of(waits[0], journey.move.value), f"{title} is waited for in another form")
     _expect(bool(waits[0].users), f"{title} comes back, and nothing reads it")
+
+
+def _has_form_of(wait: Node, value: Node) -> bool:
+    """Whether a wait asks for the sizes, strides and type of a value, as far as they are known now."""
+    tensor = value.meta["val"]
+    _, sizes, strides, dtype, device = wait.args
+    wanted = [*tensor.shape, *tensor.stride()]
+    asked = [*sizes, *strides]  # type: ignore[misc]
+    alike = all(a == b for a, b in zip(asked, wanted, strict=True) if isinstance(a, int) and isinstance(b, int))
+    return alike and (dtype, device) == (tensor.dtype, tensor.device)
 
 
 def _last_uses(graph: Graph) -> dict[Node, Node]:

@@ -10,6 +10,8 @@ from harness import BACKENDS, EMPTY, FULL, check, train_step
 from numeric_models import WIDTH, Stack, stack, x
 from torch import nn
 
+from memopt import compile_with_memopt
+
 CONFIGS = {"empty": EMPTY, "full": FULL}
 ALL = pytest.mark.parametrize(("config", "backend"), [(c, b) for c in CONFIGS for b in BACKENDS])
 SOME = pytest.mark.parametrize(
@@ -246,3 +248,61 @@ def test_buffer_in_evaluation_mode_is_left_alone(backend: str) -> None:
     model.eval()
     trained = check(model, [x(6)], FULL, backend, steps=2)
     assert trained.model.layers[0].norm.num_batches_tracked.item() == 0
+
+
+class ChangesParts(nn.Module):
+    """Parts of buffers are changed in place, read, changed again and read again: a backend may write them where they lie."""
+
+    def __init__(self, parts: str) -> None:
+        super().__init__()
+        self.parts = parts
+        self.fc = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("m", torch.linspace(0.5, 1.5, WIDTH))
+        self.register_buffer("where", torch.tensor([1, 3]))
+        self.register_buffer("square", torch.ones(WIDTH, WIDTH))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        if self.parts == "one write":
+            self.m[0] += 1
+            return torch.tanh(self.fc(h) * self.m.sin())
+        if self.parts == "slices":
+            self.m[0] += h.detach().sum()
+            y = self.fc(h) * self.m.sin()
+            self.m[1:3].mul_(2)
+            return torch.tanh(y) * self.m[:1].cos()
+        if self.parts == "copied, and read by the backward":
+            self.m[0] += 1
+            y = self.fc(h) * self.m.clone()
+            self.m[1:3].mul_(2)
+            return torch.tanh(y)
+        if self.parts == "indices":
+            self.m[self.where] = 3.0
+            y = self.fc(h) * self.m.sin()
+            self.m[self.where] = self.m[self.where] * 2
+            return torch.tanh(y) * self.m.cos()
+        self.square.diagonal().add_(1)
+        y = self.fc(h) @ self.square.sin()
+        self.square.diagonal(1).mul_(2)
+        return torch.tanh(y)
+
+
+PARTS = ["one write", "slices", "copied, and read by the backward", "indices", "diagonals"]
+
+
+@SOME
+@pytest.mark.parametrize("parts", PARTS)
+def test_parts_of_a_buffer_changed_read_and_changed_again(parts: str, config: str, backend: str) -> None:
+    check(stack(lambda: ChangesParts(parts)), [x()], CONFIGS[config], backend, steps=2)
+
+
+@SOME
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_second_forward_before_the_backward_changes_nothing_that_was_saved(parts: str, config: str, backend: str) -> None:
+    model = stack(lambda: ChangesParts(parts))
+    plain = copy.deepcopy(model)
+    configuration = CONFIGS[config](model) if callable(CONFIGS[config]) else CONFIGS[config]
+    compile_with_memopt(model, configuration, backend=BACKENDS[backend])
+    for trained in (model, plain):
+        (trained(x()).sum() + 2 * trained(x()).sum()).backward()
+    for found, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-11, atol=1e-11)

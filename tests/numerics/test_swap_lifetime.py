@@ -6,6 +6,7 @@ import contextlib
 import copy
 import os
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 def held() -> tuple[int, int, int, int]:
-    """What is held now: tickets, bytes of their values, size of the files, open files."""
-    now = swap_counters()
+    """What is held once copies have ended: tickets, bytes of their values, size of the files, open files."""
+    deadline = time.monotonic() + 10
+    while (now := swap_counters()).disk_bytes and time.monotonic() < deadline:
+        time.sleep(0.01)  # what was dropped while it was being copied
     return now.live_tickets, now.disk_bytes, now.disk_capacity, len(os.listdir("/proc/self/fd"))
 
 
