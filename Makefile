@@ -28,7 +28,9 @@ check: lint types test
 
 bench: $(READY)
 	$(RUN) benchmarks/recompute.py
+	$(RUN) benchmarks/swap.py
 	$(RUN) benchmarks/own_time.py
+	$(RUN) benchmarks/simulate_overlap.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "memopt needs Python 3.11 or newer; set PYTHON=..."'

@@ -179,6 +179,9 @@ def timings(check: Check) -> None:
     found: dict[str, Any] = {}
     for name, config in rows.items():
         found[name] = _row(check, name, config)
+        gc.collect()
+        if check.device.type == "cuda":
+            torch.cuda.empty_cache()
     check.results["rows"] = found
     if not check.dry_run:
         less = found["swap"]["peak_bytes"] / found["torch.compile"]["peak_bytes"]
@@ -227,10 +230,6 @@ def _row(check: Check, name: str, config: dict[str, Any] | None) -> dict[str, An
         "saved_after": explain(model).saved_after if config is not None else None,
         "swap_of_5_steps": asdict(spent),
     }
-    del model, run
-    gc.collect()
-    if check.device.type == "cuda":
-        torch.cuda.empty_cache()
     return result
 
 
