@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import reprlib
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,8 +11,6 @@ Loc = tuple[str | int, ...]
 """Where something stands in a configuration: ``("recompute", "select_module", ".*mlp", 1)``."""
 
 _KEYED_BY_PATTERN = frozenset({"select_module", "exclude_op"})
-
-_MACHINERY = frozenset({"importlib", "memopt", "torch"})
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -143,17 +140,6 @@ def did_you_mean(name: object, known: Sequence[str]) -> str:
 def one_of(names: Sequence[str]) -> str:
     """``a, b or c``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def place_of(error: BaseException) -> str:
-    """``file:line`` of the last line of the user's own code that an error came through; empty when there is none."""
-    lines = [
-        f"{frame.f_code.co_filename}:{line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _MACHINERY
-        and not frame.f_code.co_filename.startswith("<")  # code that torch generated
-    ]
-    return lines[-1] if lines else ""
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from ..passes.policy import Plan
 from . import torch_bridge
 from .capture import Capture
-from .errors import place_of
+from .places import place_in, place_of
 from .unapplied import lost_layers, named
 
 _SPOKEN = {"aten._local_scalar_dense.default": "`.item()`, or a tensor as a condition"}
@@ -38,6 +37,5 @@ def _line_in_graph(captures: Sequence[Capture], operator: str) -> str:
     rewritten = captures[-1].rewritten if captures else None
     for node in rewritten.forward.graph.nodes if rewritten is not None else ():
         if str(node.target) == operator and node.stack_trace:
-            lines = re.findall(r'File "(.+?)", line (\d+)', node.stack_trace)
-            return ":".join(lines[-1]) if lines else ""
+            return place_in(node.stack_trace)
     return ""

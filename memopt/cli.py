@@ -7,6 +7,7 @@ Results go to standard output; errors, warnings and progress to standard error.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -78,7 +79,27 @@ def main() -> None:
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
-    app()
+    with open(os.devnull, "w") as nowhere:
+        # Python has no stream where the shell closed it: what is said is for nobody, and the exit code tells.
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+        try:
+            try:
+                app()
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:  # the reader has gone, as in `| head`
+            _drop_output()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is not None:
+                raise
+            _drop_output()
+            _print_error(f"writing the result failed: {error.strerror}.")
+    sys.exit(Exit.ERROR)  # otherwise the command has exited by itself
+
+
+def _drop_output() -> None:
+    """Let Python write what is left to nowhere when it ends, instead of failing again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _version(wanted: bool) -> None:
@@ -244,7 +265,7 @@ def _or_exit(work: Callable[[], T], *, runs_the_model: bool = False, hint: str =
         _print_error(str(error))
     except VerificationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and _is_ours(error):
             _print_error(str(error))
         elif runs_the_model:
@@ -254,7 +275,7 @@ def _or_exit(work: Callable[[], T], *, runs_the_model: bool = False, hint: str =
     raise typer.Exit(Exit.ERROR)
 
 
-def _is_ours(error: Exception) -> bool:
+def _is_ours(error: BaseException) -> bool:
     """Whether memopt itself raised the error, and so wrote its message for the user."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith("memopt.")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .compiler.errors import place_of
+from .compiler.places import place_in, place_of
 
 
 class FactoryError(ValueError):
@@ -103,12 +103,20 @@ def find(path: str, option: str) -> Any:
 
 def what_failed(error: BaseException) -> str:
     """An error of other people's code in one line: its type, its message, and where it was raised."""
-    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    place = place_of(error)
+    place = place_in(str(error)) if _is_of_compiling(error) else ""
+    place = place or place_of(error)
+    while _is_of_compiling(error) and (error.__cause__ or error.__context__):
+        error = error.__cause__ or error.__context__ or error
+    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "").removesuffix(".")
     where = f" ({place})" if place else ""
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}:{error.lineno})"
     return f"{type(error).__name__}: {message}{where}" if message else f"{type(error).__name__}{where}"
+
+
+def _is_of_compiling(error: BaseException) -> bool:
+    """Whether torch.compile only wraps what happened, and quotes the user's lines in its text."""
+    return type(error).__module__.startswith("torch._dynamo.")
 
 
 def _import(module_name: str, path: str, option: str) -> Any:
@@ -121,7 +129,7 @@ def _import(module_name: str, path: str, option: str) -> Any:
                 "PYTHONPATH and among the installed packages."
             ) from None
         raise FactoryError(f"{option} {path}: importing {module_name} failed: {what_failed(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise FactoryError(f"{option} {path}: importing {module_name} failed: {what_failed(error)}") from error
 
 
@@ -129,7 +137,7 @@ def _call(function: Callable[[], Any], path: str, option: str, hint: str, *, rea
     try:
         with _device(real):
             return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise FactoryError(f"{option} {path}: calling it failed: {what_failed(error)}.{hint}") from error
 
 

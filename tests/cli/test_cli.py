@@ -50,11 +50,31 @@ def no_module():
 def fails():
     raise RuntimeError("the weights are lost")
 
+def ends():
+    raise SystemExit(3)
+
 def needs_values():
     return nn.Linear(int(torch.ones(1).item()), 2)
 
 def wrong_inputs():
     return (torch.zeros(3),)
+
+class Ends(nn.Sequential):
+    def forward(self, h):
+        raise SystemExit(0)
+
+def ends_when_called():
+    return Ends(nn.Linear(3, 3), nn.Linear(3, 3)), (torch.zeros(2, 3),)
+
+def wrong_width():
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), (torch.zeros(2, 4),)
+
+class Asks(nn.Sequential):
+    def forward(self, h):
+        return super().forward(h * int(h.sum().item()))
+
+def asks():
+    return Asks(nn.Linear(3, 3), nn.Linear(3, 3)), (torch.zeros(2, 3),)
 
 def a_number():
     return 5
@@ -90,6 +110,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current directory with a module of models and one file for each configuration."""
     (tmp_path / "cli_models.py").write_text(MODELS)
     (tmp_path / "cli_broken.py").write_text("import memopt\ndef gpt(:\n")
+    (tmp_path / "cli_ends.py").write_text("import sys\nsys.exit()\n")
     (tmp_path / "cli_imports.py").write_text("import no_such_package_at_all\n")
     for name in ("good", "typo", "unused", "bad", "far", "swap", "unmatched_kept"):
         (tmp_path / f"{name}.yaml").write_text(globals()[name.upper()])
@@ -221,6 +242,8 @@ def test_check_layers_option() -> None:
         ("cli_models:no_module", "the factory returned a str; allowed: a torch.nn.Module, (model, args) or"),
         ("cli_models:inputs", "the factory returned a tuple of Tensor, Tensor; allowed: a torch.nn.Module"),
         ("cli_models:fails", "calling it failed: RuntimeError: the weights are lost ("),
+        ("cli_models:ends", "calling it failed: SystemExit: 3 ("),
+        ("cli_ends:gpt", "importing cli_ends failed: SystemExit ("),
         ("cli_broken:gpt", "importing cli_broken failed: SyntaxError"),
         ("cli_imports:gpt", "importing cli_imports failed: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
     ],
@@ -295,6 +318,11 @@ def test_explain_warns(strict: tuple[str, ...], code: int) -> None:
         (("--model", "cli_models:gpt", "--input", "cli_models:wrong_inputs"), "tracing the model failed: TypeError"),
         (("--model", "cli_models:gpt", "--input", "cli_models:fails"), "calling it failed: RuntimeError: the weights are lost"),
         (("--model", "cli_models:raises"), "tracing the model failed:"),
+        (("--model", "cli_models:ends_when_called"), "tracing the model failed: SystemExit: 0 ("),
+        (
+            ("--model", "cli_models:asks"),
+            "where aten._local_scalar_dense.default (`.item()`, or a tensor as a condition) asks for",
+        ),
         (("--model", "cli_models:frozen"), "no graph with a backward"),
         (("--model", "cli_models:with_args", "--device", "nowhere"), "--device: found 'nowhere'"),
     ],
@@ -350,3 +378,11 @@ def test_python_m_finds_models_in_the_current_directory(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "layers.0-1" in done.stdout
+
+
+def test_inputs_of_a_wrong_shape_are_explained() -> None:
+    result = run("explain", "unused.yaml", "--backend", "aot_eager", "--model", "cli_models:wrong_width")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: tracing the model failed: RuntimeError: a and b must have same reduction dim, but got [2, 4] X [3, 3].\n"
+    )
