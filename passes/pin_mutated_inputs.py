@@ -6,7 +6,8 @@
     grad_x = mul(tangent, b)               copy_(b, before + 1)
                                            grad_x = mul(tangent, before)
 
-Where only the forward reads the input, no copy is made: what was computed from it is saved instead (``legalize.mutation``).
+What the forward writes over a part of the input may lie in the input's own memory, and counts as the input. Where only the
+forward reads that, no copy is made: what was computed from it is saved instead (``legalize.mutation``).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
+from .changed_memory import changed_memory
 from .joint import JointGraph, decide
-from .operators import is_mutating, viewed
+from .operators import is_mutating
 from .policy import Action, Decision
 
 RULE = "pin_mutated_inputs"
@@ -23,7 +25,8 @@ RULE = "pin_mutated_inputs"
 
 def pin_mutated_inputs(joint: JointGraph) -> bool:
     """Insert the copies. Returns whether the graph changed, in which case facts about it must be found anew."""
-    pinned = [n for n in joint.mutated if _backward_reads(joint, n)]
+    memory = changed_memory(joint, joint.mutated)
+    pinned = {owner for value, owners in memory.owners.items() if _backward_reads(joint, value) for owner in owners}
     for node in sorted(pinned):
         readers = [u for u in node.users if u.op == "call_function" and not (is_mutating(u) and u.args[0] is node)]
         after = list(joint.graph.find_nodes(op="placeholder"))[-1]
@@ -40,12 +43,5 @@ def pin_mutated_inputs(joint: JointGraph) -> bool:
     return bool(pinned)
 
 
-def _backward_reads(joint: JointGraph, placeholder: Node) -> bool:
-    aliases = [placeholder]
-    for alias in aliases:
-        for user in alias.users:
-            if user in joint.backward and not is_mutating(user):
-                return True
-            if viewed(user) is alias:
-                aliases.append(user)
-    return False
+def _backward_reads(joint: JointGraph, value: Node) -> bool:
+    return any(user in joint.backward and not is_mutating(user) for user in value.users)

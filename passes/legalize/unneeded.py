@@ -11,21 +11,23 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from ..joint import JointGraph, decide, decision_of, is_recomputed
+from ..joint import JointGraph, decide, decision_of, is_recomputed, region_of
 from ..matched import Matched
 
 
 def drop_what_backward_does_not_need(joint: JointGraph, matched: Matched) -> None:
     """Drop RECOMPUTE from values that neither the backward nor another recomputed value reads.
 
-    An operator that a rule names keeps it while an undecided node reads its value: torch could save that very value.
+    An operator that a rule names keeps it while an undecided node reads its value: torch could save that very value. So does
+    what no region recomputes, but its own nature (what parameters give, what may lie in changed memory).
     """
     operators = set(joint.forward_operators())
     needed: set[Node] = set()
     for node in reversed(joint.graph.nodes):
         if not is_recomputed(node):
             continue
-        undecided = node in matched.operators and any(u in operators and decision_of(u) is None for u in node.users)
+        alone = node in matched.operators or region_of(node) is None
+        undecided = alone and any(u in operators and decision_of(u) is None for u in node.users)
         if undecided or joint.read_by_backward(node) or any(u in needed for u in node.users):
             needed.add(node)
         else:

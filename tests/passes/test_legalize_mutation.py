@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from memopt.passes.legalize.mutation import keep_reads_of_mutated_inputs
 from memopt.passes.matched import Matched
-from printer import Builder, actions, named, recompute
+from memopt.passes.pin_mutated_inputs import RULE as PINNED
+from memopt.passes.pin_mutated_inputs import pin_mutated_inputs
+from printer import Builder, actions, named, recompute, save
 from small_graphs import aten, mlp_layer
 
 
@@ -61,3 +63,45 @@ def test_a_tuple_of_views_of_a_mutated_input_is_an_alias_of_it() -> None:
     recompute(parts, left, out)
     run(joint)
     assert actions(joint) == {"out": "SAVE"}
+
+
+def changed_in_parts(pinned: bool = False):
+    """``b[0] += 1``, then sin(b) and a copy of it, then ``b[1:3] = x``; with ``pinned``, of a saved copy of b."""
+    b = Builder()
+    x, buffer = b.input("x", 2), b.parameter("b", 4, mutated=True)
+    base = b.op("before", aten.clone.default, buffer) if pinned else buffer
+    part = b.op("part", aten.select.int, base, 0, 0, at="layers.0")
+    more = b.op("more", aten.add.Tensor, part, 1, at="layers.0")
+    first = b.op("first", aten.select_scatter.default, base, more, 0, 0, at="layers.0")
+    copied = b.op("copied", aten.clone.default, first, at="layers.0")
+    sine = b.op("sine", aten.sin.default, copied, at="layers.0")
+    out = b.op("out", aten.exp.default, sine, at="layers.0")
+    last = b.op("last", aten.slice_scatter.default, first, x, 0, 1, 3, at="layers.0")
+    b.op("write", aten.copy_.default, buffer, last, at="layers.0")
+    gradient = b.back("grad", aten.mul.Tensor, b.tangent(out), copied if pinned else sine)
+    joint = b.joint([out], [gradient])
+    recompute(part, more, first, copied, sine, out, last)
+    if pinned:
+        save(base, layer=None, rule=PINNED)
+    return joint
+
+
+def test_what_reads_a_part_wise_changed_input_is_saved_and_what_lies_in_its_memory_never(golden) -> None:
+    golden("legalize_mutation_of_parts", changed_in_parts(), run)
+
+
+def test_what_is_written_over_a_saved_copy_is_recomputed_from_it(golden) -> None:
+    golden("legalize_mutation_of_a_copy", changed_in_parts(pinned=True), run)
+
+
+def test_a_backward_that_reads_what_lies_in_the_memory_of_an_input_pins_the_input() -> None:
+    b = Builder()
+    x, buffer = b.input("x", 2), b.parameter("b", 4, mutated=True)
+    last = b.op("last", aten.slice_scatter.default, buffer, x, 0, 1, 3, at="layers.0")
+    out = b.op("out", aten.exp.default, last, at="layers.0")
+    b.op("write", aten.copy_.default, buffer, last, at="layers.0")
+    joint = b.joint([out], [b.back("grad", aten.mul.Tensor, b.tangent(out), last)])
+    assert pin_mutated_inputs(joint)
+    assert [n.name for n in last.all_input_nodes] == ["clone_default", "primals_x"]
+    run(joint)
+    assert actions(joint) == {"clone_default": "SAVE", "last": "RECOMPUTE"}
