@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch.fx import Graph, GraphModule, Node
 
-from .operators import is_mutating, is_seed, is_symbolic
+from .operators import has_effect, is_mutating, is_seed, is_symbolic
 from .policy import Action, Decision
 from .scopes import Scope, find_scope
 
@@ -70,25 +71,31 @@ class JointGraph:
     returned: frozenset[Node] = field(init=False)
 
     def __post_init__(self) -> None:
+        (output,) = self.graph.find_nodes(op="output")
+        outputs = output.args[0]
+        assert isinstance(outputs, list | tuple)
+        self.returned = frozenset(n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node))
         self.backward = set()
+        untagged = self._untagged_in_backward()
         for node in self.graph.nodes:
             if (
                 node in self.tangents
+                or node in untagged
                 or node.meta.get("partitioner_tag") in _BACKWARD_TAGS
                 or any(i in self.backward for i in node.all_input_nodes)
             ) and node.op != "output":
                 self.backward.add(node)
         found = ((n, find_scope(n, self.layer_of_path)) for n in self.graph.nodes if n not in self.backward)
         self.scopes = {n: scope for n, scope in found if scope is not None}
+        self._by_chain: dict[object, Node] = {}
+        for node, scope in self.scopes.items():
+            if node.op == "call_function" and scope.chain:
+                self._by_chain[scope.chain] = node
         self._origins: dict[object, Node] = {}
         for node in self.graph.nodes:
             if node.op == "call_function" and node not in self.backward and "seq_nr" in node.meta:
                 self._origins.setdefault(node.meta["seq_nr"], node)
         self._adopt_nameless()
-        (output,) = self.graph.find_nodes(op="output")
-        outputs = output.args[0]
-        assert isinstance(outputs, list | tuple)
-        self.returned = frozenset(n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node))
 
     @property
     def graph(self) -> Graph:
@@ -110,8 +117,12 @@ class JointGraph:
     def origin_of(self, node: Node) -> Node | None:
         """An operator of the forward whose backward the node is part of; None when torch did not record it.
 
-        Autograd numbers what it differentiates, and the backward of an operator carries the operator's number.
+        Autograd numbers what it differentiates, and the backward of an operator carries the operator's number. What the
+        backward of a user's own function computes carries no such number, but the call of the module that called the function.
         """
+        if "partitioner_tag" not in node.meta and "nn_module_stack" in node.meta and node in self.backward:
+            scope = find_scope(node, self.layer_of_path)
+            return self._by_chain.get(scope.chain) if scope is not None else None
         return self._origins.get(node.meta.get("seq_nr"))
 
     def call_of(self, node: Node) -> Call | None:
@@ -126,6 +137,24 @@ class JointGraph:
         """The nodes of the forward that read the value; the graph's output is not one."""
         return (u for u in node.users if u not in self.backward and u.op != "output")
 
+    def _untagged_in_backward(self) -> set[Node]:
+        """What a user's own backward computes from saved values alone: it follows from no gradient, and torch tags it nowhere.
+
+        Torch tags all of the forward before it traces the backward; a rewrite of the forward may leave a node without a tag,
+        which then leads to what the forward returns, or is one output of an operator of the forward.
+        """
+        forward: set[Node] = set()
+        untagged = []
+        for node in reversed(self.graph.nodes):
+            tag = node.meta.get("partitioner_tag")
+            if node.op == "output" or tag in _BACKWARD_TAGS:
+                continue
+            if tag is not None or node in self.returned or node in forward or _is_in_forward_whatever_reads_it(node):
+                forward.update(node.all_input_nodes, [node])
+            else:
+                untagged.append(node)
+        return {n for n in untagged if not (n.target is operator.getitem and n.args[0] in forward)}
+
     def _adopt_nameless(self) -> None:
         """Give a node that a graph rewrite left without a name the scope that all its forward users share."""
         for node in reversed(self.graph.nodes):
@@ -134,3 +163,7 @@ class JointGraph:
             scopes = {self.scopes.get(user) for user in self.forward_users(node)}
             if len(scopes) == 1 and (scope := scopes.pop()) is not None and scope.layer is not None:
                 self.scopes[node] = Scope(scope.layer, scope.path, scope.chain, "", "")
+
+
+def _is_in_forward_whatever_reads_it(node: Node) -> bool:
+    return node.op != "call_function" or is_mutating(node) or is_symbolic(node) or is_seed(node) or has_effect(node)

@@ -50,7 +50,9 @@ def computed_again(joint: JointGraph, backward: GraphModule) -> set[Node]:
 def verify(joint: JointGraph, forward: GraphModule, backward: GraphModule) -> None:
     """Raise VerificationError for the first decision that the final pair of graphs does not honour."""
     crossing = {own for _, own in saved_values(joint, forward) if own is not None}
-    again = computed_again(joint, backward)
+    # What nothing of the forward reads, the partitioner may leave to the backward alone: that is not again.
+    ran = {n.name for n in forward.graph.nodes}
+    again = {n for n in computed_again(joint, backward) if n.name in ran or draws_random_numbers(n)}
     for node in joint.graph.nodes:
         if node in joint.backward or node.op != "call_function":
             continue

@@ -520,3 +520,52 @@ def test_chain_of_a_thousand_operators_in_a_layer() -> None:
     trained = check(stack(Long, 1), [x(2)], FULL, steps=1)
     saved = [row for row in trained.explanation.values if row.action == "save" and row.kind == "activation"]
     assert saved == []
+
+
+class ComputesFromSaved(torch.autograd.Function):
+    """Its backward computes the cosine from what was saved alone: no gradient goes in."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(value)
+        return torch.sin(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (value,) = ctx.saved_tensors
+        return torch.cos(value) * gradient
+
+
+class UsesSaved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return self.fc2(ComputesFromSaved.apply(self.fc(h)))
+
+
+class UsesForwardDifferentiation(UsesSaved):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        value, slope = torch.func.jvp(lambda h: torch.sin(self.fc(h)), (h,), (torch.ones_like(h),))
+        return self.fc2(slope) + value
+
+
+@every_backend
+@pytest.mark.parametrize("layer", [UsesSaved, UsesForwardDifferentiation])
+@pytest.mark.parametrize("config", [full("0-2"), full(0), select({"fc": ["0-2"]})], ids=["all", "one", "module"])
+def test_a_backward_that_computes_from_saved_values_alone(config: Any, layer: type[nn.Module], backend: str) -> None:
+    # Forward differentiation is taken apart: its sums are not rounded as eager rounds them.
+    check(stack(layer, 3), [x()], config, backend, exact=None if layer is UsesSaved else False, warns=None)
+
+
+@plain_backends
+def test_what_a_users_own_backward_reads_is_recomputed_with_its_layer(backend: str) -> None:
+    rows = check(stack(UsesSaved, 3), [x()], full("0-2"), backend).explanation.values
+    assert [(r.layer, r.path, r.op) for r in rows if r.action == "save" and r.kind == "activation"] == [
+        (0, "fc2", "addmm"), (1, "fc2", "addmm"),
+    ]  # fmt: skip
+    assert {(r.layer, r.path) for r in rows if r.action == "recompute" and r.op in ("addmm", "sin")} == {
+        (layer, path) for layer in range(3) for path in ("", "fc")
+    }
