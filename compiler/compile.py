@@ -17,10 +17,11 @@ from torch.utils._pytree import tree_map_only
 
 from ..passes.policy import Plan
 from . import torch_bridge
+from .arguments import check_arguments, check_call
 from .config import ConfigSource, MemoptConfig, load_config
 from .errors import ConfigError, Problem
 from .explain import Explanation, explain_session
-from .lowering import Backend, check_backend
+from .lowering import Backend
 from .plan import resolve
 from .session import PolicyNotApplied, Session
 from .stand_in import replaced_meta_tensors
@@ -140,14 +141,7 @@ def compile_with_memopt(
 
     With ``strict``, calling the model raises ``PolicyNotApplied`` where a part of the configuration had no effect.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: found {type(model).__name__}; allowed: a torch.nn.Module.")
-    if isinstance(model, torch_bridge.OptimizedModule):
-        raise TypeError(
-            "model: found the result of torch.compile(model); allowed: the module itself. Pass model._orig_mod: "
-            "compile_with_memopt compiles it."
-        )
-    check_backend(backend, options)
+    check_arguments(model, backend, options, strict=strict, fullgraph=fullgraph, dynamic=dynamic)
     config = load_config(cfg)
     _refuse_what_is_not_available(config, scope)
     _refuse_cuda_graphs(config, backend, options)
@@ -199,7 +193,8 @@ def trace(
         What :func:`compile_with_memopt` raises.
         ValueError: also, the trace stopped before the first graph with a backward.
     """
-    check_backend(backend, options)
+    check_arguments(model, backend, options, strict=strict, dynamic=dynamic)
+    check_call(args, kwargs)
     torch_bridge.check_device(device)
     config = load_config(cfg)
     _refuse_what_is_not_available(config, "model")

@@ -275,8 +275,11 @@ def compile_graphs(compiler: GraphCompiler, gm: GraphModule, inputs: Sequence[An
     """Run AOTAutograd, split by ``partition``, and give the forward and the backward graph to ``compiler``."""
 
     def boxed(graph: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        compiled = compiler(graph, example_inputs)
-        return compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled)
+        compiled: Any = compiler(graph, example_inputs)
+        if not callable(compiled):
+            name = getattr(compiler, "__name__", compiler)
+            raise ValueError(f"backend: {name!r} returned {compiled!r} for a graph; allowed: a callable that runs the graph.")
+        return cast(Compiled, compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled))
 
     backend = dynamo_backends.aot_autograd(fw_compiler=boxed, partition_fn=partition, keep_inference_input_mutations=True)
     with _saved_buffers_not_given_away():
