@@ -223,14 +223,13 @@ def _row(check: Check, name: str, config: dict[str, Any] | None) -> dict[str, An
     check.expect(
         spent.pinned_allocations == before.pinned_allocations, f"{name}: pinned memory was allocated after the second step"
     )
-    result = {
+    return {
         "step_s": statistics.median(times),
         "peak_bytes": check.peak(step),
         "compile_s": compiling,
         "saved_after": explain(model).saved_after if config is not None else None,
         "swap_of_5_steps": asdict(spent),
     }
-    return result
 
 
 def _difference(one: nn.Module, other: nn.Module) -> float:

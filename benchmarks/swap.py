@@ -14,12 +14,14 @@ import copy
 import functools
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from unittest import mock
 
 import torch
 from measure import peak_bytes, set_threads, step_seconds
 from memopt.compiler import pipeline
+from memopt.runtime.engine import Engine, Reload, Stored
 from report import write_section
 from rounds import Results, median_of, ratio_of, rounds_of
 from torch import nn
@@ -67,7 +69,10 @@ def measure(row: str, layers: int) -> dict[str, float]:
     seconds = step_seconds(step, STEPS)
     spent = swap_counters() - before
     model.zero_grad(set_to_none=True)
+    live = live_layers(model, step) if spent.offloads else 0
+    model.zero_grad(set_to_none=True)
     result = {
+        "live_layers": live,
         "peak_bytes": peak_bytes(step),
         "step_s": seconds,
         "waited_s": spent.seconds_waited / STEPS,
@@ -79,6 +84,32 @@ def measure(row: str, layers: int) -> dict[str, float]:
         totals = explain(model).totals
         result["saved_before"] = sum(t.saved_before for t in totals if t.layer is not None and t.layer <= layers - 2)
     return result
+
+
+def live_layers(model: nn.Module, step: Callable[[], object]) -> int:
+    """The most layers whose reloaded values are in memory at a time in one step, from the issue of a reload to its release."""
+    explain(model)
+    captures = model.forward.session.captures
+    layer_of = {j.move.title: j.returns_in for c in captures if c.rewritten for j in c.rewritten.journeys}
+    live: dict[object, int | None] = {}
+    most = 0
+    prefetch, wait = Engine.prefetch, Engine.wait
+
+    def observed_prefetch(engine: Engine, stored: Stored, ticket: object) -> Reload:
+        nonlocal most
+        made = prefetch(engine, stored, ticket)
+        live[id(made)] = layer_of[stored.parcel.name]
+        most = max(most, len(set(live.values())))
+        return made
+
+    def observed_wait(engine: Engine, reload: Reload) -> torch.Tensor:
+        value = wait(engine, reload)
+        weakref.finalize(value, live.pop, id(reload))
+        return value
+
+    with mock.patch.object(Engine, "prefetch", observed_prefetch), mock.patch.object(Engine, "wait", observed_wait):
+        step()
+    return most
 
 
 def gradients_agree(layers: int, backend: str) -> float:
@@ -115,6 +146,8 @@ def table_of(results: Results) -> list[str]:
     lines.append(f"| fall of the peak / bytes that the swapped layers save for backward | {fall / saved:.3f} | >= 0.85 |")
     ratio = ratio_of(results[SWAP], results[AT_USE], "step_s")
     lines.append(f"| step time, fetched ahead / fetched at first use | {ratio:.3f} | < 1 |")
+    live = median_of(results[SWAP], "live_layers")
+    lines.append(f"| layers whose reloaded values are alive at a time, default_prefetch: 1 | {live:.0f} | <= 2 |")
     lines.append(f"| fetches late a step, default_prefetch: 1 | {median_of(results[SWAP], 'late'):.1f} | 0 |")
     off = ratio_of(results[OFF], results[PLAIN], "step_s")
     lines.append(f"| step time, swap off / torch.compile | {off:.3f} | = 1 |")

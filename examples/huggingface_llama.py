@@ -25,8 +25,8 @@ import memopt
 from memopt.demo.text import batch, read_text
 
 CONFIGS = Path(__file__).parent / "configs"
-LEVELS = ("level1_select_mlp", "level2_full_first_half", "level3_full_all")
-ROW = "{:<24}{:>20}{:>10}{:>11}{:>21}"
+LEVELS = ("level1_select_mlp", "level2_full_first_half", "level3_full_all", "level3_recompute_and_swap")
+ROW = "{:<28}{:>20}{:>10}{:>11}{:>21}"
 
 
 def build(layers: int) -> nn.Module:
@@ -47,7 +47,10 @@ def build(layers: int) -> nn.Module:
 def level(name: str, layers: int) -> str:
     """The text of a level's file, for a model of this depth."""
     text = (CONFIGS / f"{name}.yaml").read_text()
-    return text.replace("0-31", f"0-{layers - 1}").replace("0-15", f"0-{layers // 2 - 1}")
+    half = layers // 2
+    for written, ours in (("0-31", f"0-{layers - 1}"), ("0-15", f"0-{half - 1}"), ("16-30", f"{half}-{layers - 2}")):
+        text = text.replace(written, ours)
+    return text
 
 
 def train(model: nn.Module, batches: list[Tensor]) -> tuple[dict[str, Tensor], float, float]:
@@ -74,6 +77,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--backend", default="aot_eager", help="inductor is faster in training, and slower to compile")
     options = parser.parse_args()
+    if options.layers < 4:
+        parser.error(
+            f"--layers: found {options.layers}; allowed: 4 or more, so that there are layers to recompute and to swap."
+        )
     text = read_text()
     batches = [batch(text.training, n, size=options.batch, context=options.context)[0] for n in range(options.steps)]
 
