@@ -66,7 +66,7 @@ class CompiledForward:
         session = self.session
         session.refuse()
         session.calls += 1
-        runs, captures, breaks = session.runs, len(session.captures), torch_bridge.graph_break_reasons()
+        runs, captures, breaks = session.runs, len(session.captures), torch_bridge.watch_breaks()
         try:
             result = self._compiled(*args, **kwargs)
         except torch_bridge.BackendCompilerFailed as error:
@@ -75,15 +75,9 @@ class CompiledForward:
                 raise cause from error
             raise
         if len(session.captures) != captures:
-            session.after_capture(_new(breaks, torch_bridge.graph_break_reasons()))
+            session.after_capture(breaks())
         elif session.runs == runs:
-            session.say(
-                [
-                    "the model ran without any graph that memopt compiled: torch.compile fell back to eager, so the "
-                    "configuration has no effect in this call. Usual causes: torch._dynamo.config.recompile_limit was "
-                    "reached (raise it, or pass dynamic=True), or compilation is switched off."
-                ]
-            )
+            session.after_eager(breaks())
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForward:
@@ -204,7 +198,7 @@ def trace(
     before = model.__dict__.get("forward")
     original = before.original if isinstance(before, CompiledForward) else before
     compiled = _compile(session, original, fullgraph=False, dynamic=dynamic)
-    breaks = torch_bridge.graph_break_reasons()
+    breaks = torch_bridge.watch_breaks()
     stop: torch_bridge.NeedsValue | None = None
     try:
         with (
@@ -221,7 +215,7 @@ def trace(
         raise
     except torch_bridge.NEEDS_VALUE as error:
         stop = error
-    new_breaks = _new(breaks, torch_bridge.graph_break_reasons())
+    new_breaks = breaks()
     if stop is None or is_whole(session.captures, new_breaks):
         missing = unapplied(plan, session.captures, new_breaks)
     else:
@@ -274,10 +268,6 @@ def _refuse_what_is_not_available(config: MemoptConfig, scope: str) -> None:
     ]
     if off:
         raise ConfigError(off)
-
-
-def _new(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    return [reason for reason, count in after.items() if count > before.get(reason, 0)]
 
 
 def _compile(

@@ -21,7 +21,7 @@ from .errors import MemoptWarning
 from .lowering import Backend, lower, reuses_held_memory, split_only
 from .paths import normalise_path
 from .pipeline import snapshot
-from .unapplied import unapplied
+from .unapplied import eager, unapplied
 
 
 class PolicyNotApplied(RuntimeError):
@@ -41,6 +41,7 @@ class Session:
         runs: how often a captured graph has run.
         calls: how often the model was called.
         said: every warning given so far, once each.
+        ran_eagerly: whether a call has run no captured graph.
     """
 
     model: nn.Module
@@ -52,6 +53,7 @@ class Session:
     runs: int = 0
     calls: int = 0
     said: list[str] = field(default_factory=list)
+    ran_eagerly: bool = False
     _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
@@ -127,6 +129,12 @@ class Session:
     def after_capture(self, breaks: Sequence[str]) -> None:
         """Tell the user what the graphs captured so far say about the configuration."""
         self.say([*self.found_in_graphs(), *unapplied(self.plan, self.captures, breaks)], stacklevel=5)
+
+    def after_eager(self, breaks: Sequence[str]) -> None:
+        """Tell the user, once, that a call ran no compiled graph."""
+        if not self.ran_eagerly:
+            self.ran_eagerly = True
+            self.say([eager(self.plan, breaks)], stacklevel=5)
 
     def found_in_graphs(self) -> list[str]:
         """What rewriting the graphs gave cause to say."""

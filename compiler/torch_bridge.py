@@ -19,7 +19,7 @@ from torch._dynamo.backends import common as dynamo_backends
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import BackendCompilerFailed
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
@@ -34,6 +34,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
+
+from .places import last_place
 
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
 Compiled = Callable[..., Any]
@@ -332,9 +334,31 @@ def fake_inputs(gm: GraphModule) -> list[Any] | None:
     return None if any(v is None for v in values) else values
 
 
-def graph_break_reasons() -> dict[str, int]:
-    """Torch's own count of graph breaks so far, by reason."""
-    return dict(counters["graph_break"])
+def watch_breaks() -> Callable[[], list[str]]:
+    """Return what tells the graph breaks since now: each reason in one line, with the place where torch gives it.
+
+    Torch notes a break in the middle of a frame in one list, a frame that it gave up in another, and counts both by reason.
+    """
+    counts, noted, frames = dict(counters["graph_break"]), list(graph_break_reasons), get_compilation_metrics()
+
+    def since() -> list[str]:
+        known = {id(entry) for entry in (*noted, *frames)}
+        found = [(e.reason, [(f.filename, f.lineno) for f in e.user_stack]) for e in graph_break_reasons if id(e) not in known]
+        found += [
+            (e.fail_reason, [(e.fail_user_frame_filename, e.fail_user_frame_lineno)])
+            for e in get_compilation_metrics()
+            if id(e) not in known and e.fail_reason and e.fail_user_frame_filename
+        ]
+        texts = {f"{_first_line(reason)} ({last_place(at) or '{}:{}'.format(*at[-1])})": None for reason, at in found if at}
+        placed = {_first_line(reason) for reason, at in found if at}
+        counted = (_first_line(reason) for reason, n in counters["graph_break"].items() if n > counts.get(reason, 0))
+        return [*texts, *(reason for reason in counted if reason not in placed)]
+
+    return since
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
 def cache_dir() -> str:

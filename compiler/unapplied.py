@@ -15,7 +15,7 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
     Args:
         plan: what was asked for.
         captures: the graphs captured so far.
-        breaks: torch's reasons for the graph breaks met on the way.
+        breaks: torch's reasons for the graph breaks met on the way, one line each, with their places.
     """
     training = [seen for seen in captures if seen.trains]
     lost = lost_layers(plan, training or captures)
@@ -28,6 +28,20 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
         *_without_operators(plan, training, lost),
         *_without_effect(training),
     ]
+
+
+def eager(plan: Plan, breaks: Sequence[str]) -> str:
+    """Say that the model ran without any compiled graph, which layers that concerns, and why."""
+    lost = lost_layers(plan, ())
+    whose = f"{named(plan, lost)}: " if lost else ""
+    causes = (
+        "Usual causes: torch._dynamo.config.recompile_limit was reached (raise it, or pass dynamic=True), or compilation is "
+        "switched off."
+    )
+    return (
+        f"{whose}the model ran without any graph that memopt compiled: torch.compile fell back to eager, so the configuration "
+        f"has no effect in this call. {_why(breaks) or causes}"
+    )
 
 
 def lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
@@ -43,11 +57,14 @@ def named(plan: Plan, layers: tuple[int, ...]) -> str:
     return f"{spoken(layers)} ({paths})"
 
 
+def _why(breaks: Sequence[str]) -> str:
+    return f"The graph broke at: {'; '.join(breaks)}." if breaks else ""
+
+
 def _lost_text(plan: Plan, lost: tuple[int, ...], breaks: Sequence[str]) -> str:
-    reasons = "; ".join(reason.splitlines()[0] for reason in breaks)
-    why = f" The graph broke at: {reasons}." if reasons else ""
+    why = f"{_why(breaks)} ".lstrip()
     return (
-        f"{named(plan, lost)}: no captured graph names them, so their rules have no effect and torch decides.{why} "
+        f"{named(plan, lost)}: no captured graph names them, so their rules have no effect and torch decides. {why}"
         "Either they did not run, or they run in graphs of their own: with fullgraph=True, torch says what breaks the graph."
     )
 

@@ -200,6 +200,8 @@ def explain(
             hint="" if built.args is not None or built.kwargs else "The model was called without inputs: --input gives them.",
         )
     if not explanation.graphs:
+        for text in explanation.warnings:
+            _print_line("warning", "yellow", text)
         _fail("the model has no graph with a backward: no parameter or input that it uses requires a gradient.")
     _print_explanation(explanation, as_json=as_json)
     _finish(explanation.warnings if as_json else (), strict, silent=explanation.warnings)
