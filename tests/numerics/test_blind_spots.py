@@ -138,7 +138,7 @@ def test_explaining_a_warm_cache_needs_no_gradient_mode_of_the_caller(monkeypatc
     cold(x()).sum().backward()
     # A hit in torch's cache: the graph is captured, no pass runs, and what it met is on record.
     monkeypatch.setattr(session, "lower", lambda _backend, graph, *_, **__: graph.forward)
-    record = match_record.MatchRecord(frozenset(), frozenset(), frozenset(), ())
+    record = match_record.MatchRecord(frozenset(), frozenset(), {}, ())
     monkeypatch.setattr(match_record, "read", lambda _key: record)
     warm = compile_with_memopt(stack(Mlp), full(0), backend="aot_eager")
     warm(x()).sum().backward()
