@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from torch.fx import GraphModule
 from ..passes.policy import Plan
 from ..passes.scopes import find_scope, module_path
 from . import torch_bridge
+from .clock import Clock
 from .pipeline import Rewritten, Source, rewrite, snapshot
+from .raised import raised
 
 
 @dataclass
@@ -62,8 +64,12 @@ class Capture:
         **_: Any,
     ) -> tuple[GraphModule, GraphModule]:
         """Run the pipeline on the joint graph of this capture: a partition function, once ``plan`` is bound."""
+        clock = Clock()
         source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices)
         self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path, asynchronous=asynchronous)
+        with clock.measure("compare"):
+            self.rewritten.matched.warnings.extend(raised(self.rewritten, plan))
+        self.rewritten = replace(self.rewritten, seconds={**self.rewritten.seconds, **clock.seconds})
         self.graph = self.inputs = None
         self.met = frozenset(self.rewritten.matched.met)
         self.effective = frozenset(self.rewritten.matched.effective)
@@ -75,7 +81,9 @@ class Capture:
 def capture(number: int, graph: GraphModule, inputs: Any, layer_of_path: dict[str, int], tensors: dict[str, int]) -> Capture:
     """Record a graph before it is compiled; ``tensors`` are the model's parameters, name without wrappers -> id."""
     named = layer_of_path if _starts_at_model(graph, inputs, tensors) else {}
-    scopes = (find_scope(node, named) for node in graph.graph.nodes if node.op not in ("placeholder", "output"))
+    # The parts of a model that it checkpoints itself, and branches, are graphs within the graph.
+    parts = [part.graph for part in graph.modules() if isinstance(part, GraphModule)]
+    scopes = (find_scope(node, named) for part in parts for node in part.nodes if node.op not in ("placeholder", "output"))
     layers = frozenset(s.layer for s in scopes if s is not None and s.layer is not None)
     trains = torch.is_grad_enabled() and any(
         isinstance(v, torch.Tensor) and v.requires_grad for v in (torch_bridge.fake_inputs(graph) or inputs)

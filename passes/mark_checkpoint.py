@@ -1,6 +1,6 @@
 """Read what ``torch.utils.checkpoint`` in the user's own model asks for, so that it is honoured and explained too.
 
-memopt's rules are marked after it, and take over wherever they say something.
+memopt's rules are marked after it, and add what it does not recompute.
 """
 
 from __future__ import annotations

@@ -7,14 +7,15 @@
     gelu  = gelu(fc1)          layers.0.mlp.act    RECOMPUTE  region 0
     fc2   = addmm(gelu)        layers.0.mlp.fc2    RECOMPUTE  region 0
 
-A region is one call of one layer, module or operator: a layer that runs twice has two.
+A region is one call of one layer, module or operator: a layer that runs twice has two. What the model's own checkpoints
+recompute already stays with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from .joint import JointGraph, decide
+from .joint import JointGraph, decide, is_recomputed
 from .matched import Matched
 from .naming import rule_naming
 from .policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
@@ -34,11 +35,16 @@ def mark_recompute(joint: JointGraph, plan: Plan, matched: Matched) -> None:
         if found is None and named is not None:
             rule, path, call = named
             found = rule, (path, scope.chain[-1][1], call), f"operator {path} is recomputed"
-            matched.operators.setdefault(node, rule)
+            if not is_recomputed(node):
+                matched.operators.setdefault(node, rule)
         if found is None:
             continue
         rule, key, reason = found
         matched.credit(rule, scope.layer)
+        if is_recomputed(node):
+            # The model checkpoints it already: a region of our own within that one would only keep what leaves it.
+            matched.fulfilled.add(rule.field)
+            continue
         region = regions.setdefault((scope.layer, key), len(regions))
         decide(node, Decision(Action.RECOMPUTE, rule.field, scope.layer, scope.path, reason, region))
 

@@ -18,6 +18,7 @@ class Matched:
         met: (rule's field, layer) for every layer in which a rule matched, whether or not an earlier rule had decided.
         effective: the fields of rules by which something is recomputed or swapped in the end.
         ineffective: the fields of rules that asked for it, and by which nothing is -> why, as a clause.
+        fulfilled: the fields of rules that name what the model's own checkpoints recompute already.
         operators: nodes that a rule names as operators, and so forces.
         swapped: names of nodes that belong to a swapped layer, module or operator -> the rule that says so.
         timed_out: patterns that took too long on some operator path, and count as no match from then on.
@@ -27,6 +28,7 @@ class Matched:
     met: set[tuple[str, int]] = field(default_factory=set)
     effective: set[str] = field(default_factory=set)
     ineffective: dict[str, str] = field(default_factory=dict)
+    fulfilled: set[str] = field(default_factory=set)
     operators: dict[Node, Rule] = field(default_factory=dict)
     swapped: dict[str, Rule] = field(default_factory=dict)
     timed_out: set[str] = field(default_factory=set)

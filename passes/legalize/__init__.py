@@ -1,6 +1,7 @@
 """Change every decision that would be wrong or wasteful, each with its reason.
 
-The order matters: what must be kept comes first, then what crosses the border of a region, and last what nobody needs.
+The order matters: what must be kept comes first, then what crosses the border of a region, then what nobody needs, and last the
+regions of which nothing is left.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from ..joint import JointGraph, decision_of, is_recomputed
 from ..mark_checkpoint import RULE as CHECKPOINT
 from ..matched import Matched
 from ..operators import viewed
-from .boundaries import keep_what_leaves_a_region
+from .boundaries import keep_what_leaves_a_region, leave_regions_that_recompute_nothing
 from .collectives import decide_collective_with_wait
 from .effects import keep_effects
 from .indices import keep_chosen_indices
@@ -38,6 +39,7 @@ WITH_RULES: tuple[Legalization, ...] = (
     keep_reads_of_mutated_inputs,
     keep_what_leaves_a_region,
     drop_what_backward_does_not_need,
+    leave_regions_that_recompute_nothing,
 )
 """What holds when rules have marked the graph."""
 
@@ -53,7 +55,7 @@ def legalize(joint: JointGraph, matched: Matched, *, with_rules: bool) -> None:
     asked = _recomputing_rules(joint)
     for rule in WITH_RULES if with_rules else ALWAYS:
         rule(joint, matched)
-    matched.effective = _recomputing_rules(joint)
+    matched.effective = _recomputing_rules(joint) | matched.fulfilled
     matched.ineffective = dict.fromkeys(asked - matched.effective - {CHECKPOINT}, NOTHING_RECOMPUTED)
 
 

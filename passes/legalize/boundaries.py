@@ -10,6 +10,8 @@
 SAVE here means: if a backward needs the value at all, it is saved. A value that the forward returns is no exception: its caller
 may drop it before the backward (a key-value cache, say). An operator that a rule names itself has no such border: not keeping
 its output is what the rule asks for.
+
+A region of which nothing but views is recomputed in the end has no borders: torch decides there as without the rule.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from collections.abc import Iterator
 
 from torch.fx import Node
 
-from ..joint import JointGraph, decision_of, is_recomputed, region_of
+from ..joint import JointGraph, decide, decision_of, is_recomputed, region_of
 from ..keep import keep
 from ..mark_checkpoint import RULE as CHECKPOINT
 from ..matched import Matched
-from ..operators import is_view_of, storage_root
+from ..operators import is_view_of, storage_root, viewed
 
 RULE = "legalize.boundaries"
 
@@ -43,6 +45,21 @@ def keep_what_leaves_a_region(joint: JointGraph, matched: Matched) -> None:
             for user in outside:
                 if user in operators and decision_of(user) is None:
                     _keep_reader(joint, user, node)
+
+
+def leave_regions_that_recompute_nothing(joint: JointGraph, matched: Matched) -> None:
+    """Leave to torch, as without the rule, what was kept of or behind a region of which only views are recomputed."""
+    alive = {region_of(n) for n in joint.forward_operators() if is_recomputed(n) and viewed(n) is None}
+    for node in joint.forward_operators():
+        decision = decision_of(node)
+        if decision is None or node in matched.operators or decision.region in alive - {None}:
+            continue
+        if decision.region is not None:
+            idle = is_recomputed(node) or decision.rule == RULE
+        else:
+            idle = decision.rule == RULE and not any(is_recomputed(storage_root(i)) for i in node.all_input_nodes)
+        if idle:
+            decide(node, None)
 
 
 def _readers(joint: JointGraph, node: Node, region: int) -> Iterator[Node]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from memopt.passes.legalize.boundaries import keep_what_leaves_a_region
+from memopt.passes.joint import decide
+from memopt.passes.legalize.boundaries import keep_what_leaves_a_region, leave_regions_that_recompute_nothing
 from memopt.passes.mark_recompute import mark_recompute
 from memopt.passes.matched import Matched
 from memopt.passes.policy import RuleKind
@@ -108,3 +109,37 @@ def test_a_write_into_an_input_does_not_keep_what_it_writes() -> None:
     save(out, region=0)
     run(joint)
     assert actions(joint) == {"more": "RECOMPUTE", "out": "SAVE"}
+
+
+def leave(joint) -> None:
+    leave_regions_that_recompute_nothing(joint, Matched())
+
+
+def test_a_region_that_recomputes_nothing_in_the_end_leaves_no_trace(golden) -> None:
+    """The activation of a gated layer: its value leaves the region, and torch recomputes it by itself if it is not kept."""
+    b = Builder()
+    gate, up = b.input("gate", 4, 4), b.input("up", 4, 4)
+    act = b.op("act", aten.silu.default, gate, at="layers.0.act")
+    flat = b.op("flat", aten.view.default, act, [16], at="layers.0.act")
+    back = b.op("back", aten.view.default, flat, [4, 4], at="layers.0.act")
+    both = b.op("both", aten.mul.Tensor, back, up, at="layers.0")
+    joint = b.joint([both], [b.back("grad_up", aten.mul.Tensor, b.tangent(both), back, of=both)])
+    recompute(act, flat, back)
+    run(joint)
+    assert actions(joint) == {"act": "SAVE", "flat": "RECOMPUTE", "back": "SAVE"}
+    golden("legalize_boundaries_of_nothing", joint, leave)
+
+
+def test_what_was_kept_for_a_region_that_is_left_goes_too() -> None:
+    joint = region_and_sum()
+    run(joint)
+    for name in ("fc", "out"):
+        decide(named(joint, name), None)
+    leave(joint)
+    assert actions(joint) == {}
+
+
+def test_a_region_that_recomputes_something_stays(unchanged) -> None:
+    joint = region_and_sum()
+    run(joint)
+    unchanged(joint, leave)

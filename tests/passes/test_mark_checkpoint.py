@@ -43,12 +43,11 @@ def test_two_checkpoints_are_two_regions_and_none_of_memopts_own() -> None:
     assert len(set(regions)) == 3
 
 
-def test_a_rule_takes_over_where_it_says_something() -> None:
-    joint = mlp_layer()
+def test_a_rule_leaves_to_the_models_checkpoint_what_that_recomputes() -> None:
+    joint, matched = mlp_layer(), Matched()
     mark_checkpoint(joint, tag_of)
-    mark_recompute(joint, plan(operators={r".*\.linear": [0]}), Matched())
-    assert [line.split(" — ")[1] for line in decided(joint).splitlines()] == [
-        "operator mlp.fc1.linear is recomputed",
-        "the model checkpoints it",
-        "operator mlp.fc2.linear is recomputed",
-    ]
+    before = decided(joint)
+    mark_recompute(joint, plan(operators={r".*\.gelu": [0]}), matched)
+    assert decided(joint) == before
+    assert matched.fulfilled == {r"recompute.select_module['.*\\.gelu']"}
+    assert matched.operators == {}

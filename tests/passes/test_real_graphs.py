@@ -169,6 +169,56 @@ def test_what_an_operator_rule_names_never_crosses(backend: str) -> None:
     assert [r for r in crossing(explanation) if r.path == "fc"] == []
 
 
+class Gated(nn.Module):
+    """A layer as Llama has it: torch recomputes the gate's activation and the product by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.act = nn.RMSNorm(8), nn.SiLU()
+        self.gate, self.up = nn.Linear(8, 32, bias=False), nn.Linear(8, 32, bias=False)
+        self.down = nn.Linear(32, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        return x + self.down(self.act(self.gate(h)) * self.up(h))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("pattern", ["act", "gate|up|act", "norm|gate|up|act|down"])
+@pytest.mark.filterwarnings("ignore")
+def test_rules_within_a_gated_layer_save_no_more_than_torch(pattern: str, backend: str) -> None:
+    config = f"recompute: {{mode: select, select_module: {{'{pattern}': [0-2]}}}}"
+    explanation = memopt.trace(Stack(Gated), config, (torch.randn(4, 8),), backend=backend)
+    assert explanation.saved_after <= explanation.saved_before
+    if pattern != "norm|gate|up|act|down":
+        assert [w for w in explanation.warnings if "recomputes nothing" in w] == list(explanation.warnings) != []
+        assert all(t.saved_after == t.saved_before for t in explanation.totals)
+
+
+class Dropped(MLP):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.drop(self.fc2(F.gelu(self.fc1(x))))
+
+
+def test_a_rule_that_raises_memory_is_told_with_both_numbers() -> None:
+    """The mask (a byte an element) is not kept, but what it is drawn for is: 4 bytes an element."""
+    config = "recompute: {mode: select, select_module: {drop: [0-2]}}"
+    with pytest.warns(memopt.MemoptWarning):
+        explanation = memopt.trace(Stack(Dropped), config, (torch.randn(4, 8),), backend="aot_eager")
+    totals = [t for t in explanation.totals if t.layer is not None]
+    less, more = sum(t.saved_before for t in totals), sum(t.saved_after for t in totals)
+    assert less < more
+    (said,) = explanation.warnings
+    assert said.startswith(
+        f"recompute.select_module['drop'] raises memory: layers 0-2 save {more:,} bytes for the backward, "
+        f"and {less:,} without memopt."
+    )
+
+
 # ---------------------------------------------------------------- when it runs
 
 
@@ -369,6 +419,15 @@ def test_without_a_configuration_the_users_checkpoints_save_what_they_save_under
     compiled(torch.randn(4, 8))
     (own,) = (n.args[0] for n in only(explanation).forward.graph.find_nodes(op="output"))
     assert sorted(n.name for n in own if isinstance(n, Node)) == sorted(stock[0])
+
+
+@pytest.mark.parametrize("rules", ["full, full_recompute_layer: [0-2]", "select, select_module: {'fc.*': [0-2]}"])
+@pytest.mark.filterwarnings("error::memopt.MemoptWarning")
+def test_rules_for_what_the_model_checkpoints_itself_change_nothing_and_are_fulfilled(rules: str) -> None:
+    config = f"recompute: {{mode: {rules}}}"
+    explanation = memopt.trace(Stack(CheckpointedWhole), config, (torch.randn(4, 8),), backend="aot_eager", strict=True)
+    assert explanation.saved_after == explanation.saved_before
+    assert explanation.warnings == ()
 
 
 def make_boxed_compiler(graph: Any, _: Any) -> Any:
