@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from memopt.passes.joint import decision_of
 from memopt.passes.legalize.indices import keep_chosen_indices
 from memopt.passes.matched import Matched
@@ -76,3 +77,22 @@ def test_a_size_that_only_the_data_tells_is_saved() -> None:
     keep_chosen_indices(joint, Matched())
     assert actions(joint) == {"out": "SAVE"}
     assert decision_of(node).reason == "its size depends on the data"
+
+
+def test_a_table_computed_from_constants_is_forced_without_a_warning() -> None:
+    """The index of a nearest interpolation: which element it takes depends on no data."""
+    b = Builder()
+    x = b.input("x", 8)
+    steps = b.op("steps", aten.arange.default, 16, at="layers.0")
+    scaled = b.op("scaled", aten.mul.Tensor, steps, 0.5, at="layers.0")
+    index = b.op("index", aten._to_copy.default, scaled, at="layers.0", dtype=torch.int64)
+    data = b.op("data", aten._to_copy.default, x, at="layers.0", dtype=torch.int64)
+    out = b.op("out", aten.index.Tensor, x, [index], at="layers.0")
+    joint = b.joint([out, data])
+    recompute(steps, scaled, index, data, out)
+    named_by_it = rule(RuleKind.RECOMPUTE_SELECT, "interpolate", [0])
+    matched = Matched(operators={index: named_by_it, data: named_by_it})
+    keep_chosen_indices(joint, matched)
+    assert actions(joint) == dict.fromkeys(["steps", "scaled", "index", "data", "out"], "RECOMPUTE")
+    (said,) = matched.warnings
+    assert said.startswith("recompute.select_module['interpolate'] recomputes data, which chooses elements")
