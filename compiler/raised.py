@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+from torch.fx import Node
+
+from ..passes.joint import decision_of, is_recomputed
+from ..passes.operators import target_names
 from ..passes.policy import Plan, Rule, RuleKind
+from ..passes.sizes import nbytes
+from ..passes.verify import saved_values
 from .explain import GraphExplanation
 from .layer_specs import spoken
 from .pipeline import Rewritten
@@ -13,15 +20,15 @@ from .pipeline import Rewritten
 def raised(made: Rewritten, plan: Plan) -> Iterator[str]:
     """One sentence for each rule in whose layers more bytes are saved than without memopt.
 
-    Torch's split is made a second time to know that, and only where a rule names modules or operators: whole layers keep no
-    more than what lies between them.
+    Torch's split is made a second time to know that, and only where a rule that names modules or operators may have such an
+    effect: whole layers keep no more than what lies between them.
     """
     rules = {
         rule.field: rule
         for rule in (*plan.pending, *(rule for layer in plan.layers for rule in layer.rules.values()))
         if rule.kind is RuleKind.RECOMPUTE_SELECT and rule.field in made.matched.effective - made.matched.fulfilled
     }
-    if not rules:
+    if not rules or _frees_what_it_keeps(made):
         return
     totals = {total.layer: total for total in GraphExplanation(0, made).totals}
     for rule in rules.values():
@@ -30,6 +37,30 @@ def raised(made: Rewritten, plan: Plan) -> Iterator[str]:
         more = sum(totals[layer].saved_after for layer in met)
         if more > less:
             yield _sentence(rule, met, less, more)
+
+
+def _frees_what_it_keeps(made: Rewritten) -> bool:
+    """Whether what torch never recomputes by itself, and the rules do, outweighs all that is kept for or around it."""
+    joint = made.joint
+    kept = freed = 0
+    for _, node in saved_values(joint, made.forward):
+        if node is None or node.op == "placeholder":
+            continue
+        decision = decision_of(node)
+        if any(is_recomputed(u) for u in node.users) or (decision is not None and decision.rule.startswith("legalize.")):
+            kept += _bytes(node)
+    for node in joint.forward_operators():
+        if is_recomputed(node) and joint.read_by_backward(node) and not _HEAVY.isdisjoint(target_names(node)):
+            freed += _bytes(node)
+    return kept <= freed
+
+
+_HEAVY = frozenset({"matmul", "convolution"})
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta.get("val")
+    return (nbytes(value) or 0) if isinstance(value, torch.Tensor) else 0
 
 
 def _sentence(rule: Rule, layers: tuple[int, ...], less: int, more: int) -> str:
