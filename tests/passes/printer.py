@@ -17,6 +17,7 @@ import torch
 from functorch.compile import default_partition, min_cut_rematerialization_partition
 from memopt.compiler import torch_bridge
 from memopt.passes.joint import JointGraph, decide, decision_of
+from memopt.passes.operators import viewed
 from memopt.passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind, SwapPolicy
 from memopt.passes.tag import tag
 from torch import nn
@@ -294,6 +295,8 @@ def save(*nodes: Node, region: int | None = None, layer: int | None = 0, path: s
 def split(joint: JointGraph, *, views: bool = False) -> tuple[GraphModule, GraphModule]:
     """Split a copy of a decided joint graph with torch's partitioner, as the pipeline does.
 
+    The operators of hand-built graphs are so cheap that torch would recompute each: what is to be swapped is saved here.
+
     ``views``: save just what the backward reads, a view as a view, with torch's simpler partitioner, which decides nothing.
     """
     copy = copied(joint)
@@ -306,6 +309,15 @@ def split(joint: JointGraph, *, views: bool = False) -> tuple[GraphModule, Graph
             torch_bridge.write_tag(own, recompute=recomputed)
 
     tag(joint, write)
+    for node in joint.forward_operators():
+        decision = decision_of(node)
+        if (
+            decision is not None
+            and decision.action is Action.OFFLOAD
+            and viewed(node) is None
+            and node.target is not operator.getitem
+        ):
+            write(node, False)
     module = GraphModule(nn.Module(), next(iter(copy.values())).graph)
     partition = default_partition if views else min_cut_rematerialization_partition
     with _fake_mode_of(joint):  # in which torch makes the random states it saves

@@ -23,8 +23,8 @@ def test_decisions_become_tags_for_operators_of_the_forward_only() -> None:
     save(named(joint, "act"))
     decide(named(joint, "fc2"), Decision(Action.OFFLOAD, "a rule", 0, "mlp", "it is moved"))
     before = show(joint)
-    assert tags(joint) == {"fc1": True, "act": False, "fc2": False, "out": None}
-    assert tags(joint) == {"fc1": True, "act": False, "fc2": False, "out": None}
+    assert tags(joint) == {"fc1": True, "act": False, "fc2": None, "out": None}
+    assert tags(joint) == {"fc1": True, "act": False, "fc2": None, "out": None}
     assert show(joint) == before
 
 
