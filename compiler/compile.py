@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import os
 import pickle
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from ..passes.policy import Plan
 from . import torch_bridge
 from .arguments import check_arguments, check_call
 from .config import ConfigSource, MemoptConfig, load_config
-from .errors import ConfigError, Problem
+from .errors import ConfigError, Problem, line_of, quoted
 from .explain import Explanation, explain_session
 from .lowering import Backend
 from .plan import resolve
@@ -139,6 +140,7 @@ def compile_with_memopt(
     config = load_config(cfg)
     _refuse_what_is_not_available(config, scope)
     _refuse_cuda_graphs(config, backend, options)
+    _refuse_missing_directory(config)
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
     settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None)
     before = model.__dict__.get("forward")
@@ -254,6 +256,14 @@ def _refuse_cuda_graphs(config: MemoptConfig, backend: Backend, options: Mapping
         allowed = "False under CUDA graphs, which would replay one step's copies for every step"
         hint = "Compile without CUDA graphs (mode reduce-overhead, options={'triton.cudagraphs': True}, backend 'cudagraphs')."
         raise ConfigError([Problem("swap.enable", None, "True", allowed, hint)])
+
+
+def _refuse_missing_directory(config: MemoptConfig) -> None:
+    directory = config.swap.dir
+    if config.swap.enable and directory is not None and not os.path.isdir(os.path.expanduser(directory)):
+        line = line_of(("swap", "dir"), config.origin.lines)
+        hint = "Create it, or leave the field out for the system's temporary directory."
+        raise ConfigError([Problem("swap.dir", line, quoted(directory), "a directory that exists", hint)], config.origin.source)
 
 
 def _refuse_what_is_not_available(config: MemoptConfig, scope: str) -> None:

@@ -44,7 +44,8 @@ class ValueRow:
         op: the operator, as ``exclude_op`` can name it.
         shape: its sizes; a size that only a run can tell is its symbol.
         dtype: its element type.
-        bytes: the bytes of its elements; None when a size is unknown. For a dynamic size, that of the first call.
+        bytes: the bytes of its elements; None when a size is unknown. For a dynamic size, that of the first call. Of swapped
+            values that share memory, the first has the bytes of what is copied, and the others 0.
         kind: ``activation``, ``parameter`` (or computed from nothing but views of one), ``input``, or ``random state``.
         action: ``save``, ``recompute`` or ``offload``: what happens.
         rule: the rule that decided, as the configuration names it; empty where torch chose.
@@ -131,7 +132,8 @@ class GraphExplanation:
             if not isinstance(node.meta.get("val"), torch.Tensor):
                 continue
             if node.name in self._journeys:
-                rows.append(_moved_row(_row(self.number, node, joint, Action.OFFLOAD), self._journeys[node.name]))
+                row = _row(self.number, node, joint, Action.OFFLOAD)
+                rows.append(_moved_row(row, self._journeys[node.name], node.name))
             elif node in crossing:
                 rows.append(_row(self.number, node, joint, Action.SAVE))
             elif node in again and joint.read_by_backward(node):
@@ -243,9 +245,20 @@ def _kind(node: Node, joint: JointGraph) -> str:
     return "parameter" if root in joint.parameters else "input"
 
 
-def _moved_row(row: ValueRow, journey: Journey) -> ValueRow:
-    store, leaves, issued, returns = journey.move.store, journey.leaves_in, journey.issued_in, journey.returns_in
-    return replace(row, store=store, leaves=leaves, issued=issued, returns=returns)
+def _moved_row(row: ValueRow, journey: Journey, name: str) -> ValueRow:
+    """The row of a value that moves; of several that share memory, the first has the bytes of what is copied, once."""
+    move = journey.move
+    first, *_ = move.crossings
+    shared = name != first.own.name
+    return replace(
+        row,
+        bytes=0 if shared else move.size,
+        reason=f"it is a view of what moves with {first.own.name}" if shared else row.reason,
+        store=move.store,
+        leaves=journey.leaves_in,
+        issued=journey.issued_in,
+        returns=journey.returns_in,
+    )
 
 
 def _row(graph: int, node: Node, joint: JointGraph, action: Action) -> ValueRow:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from dataclasses import astuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 if TYPE_CHECKING:
     from .explain import Explanation, LayerTotal, ValueRow
+
+_WIDE = 160
+"""Consoles of so many characters have room for the names of operators and rules in one piece."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -47,9 +50,9 @@ def layer_ranges(layers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def tables(explanation: Explanation) -> Group:
-    """The tables of an explanation, for a rich console."""
-    parts: list[RenderableType] = [_layer_table(explanation), _value_table(explanation.values)]
+def tables(explanation: Explanation, width: int = 200) -> Group:
+    """The tables of an explanation, for a rich console ``width`` characters wide."""
+    parts: list[RenderableType] = [_layer_table(explanation), _value_table(explanation.values, narrow=width < _WIDE)]
     if len(explanation.current) < len(explanation.graphs):
         numbers = layer_ranges(graph.number for graph in explanation.current)
         parts.append(f"Of {len(explanation.graphs)} graphs, what the latest call ran: {numbers}. The others are in `graphs`.")
@@ -60,7 +63,7 @@ def tables(explanation: Explanation) -> Group:
 def render(explanation: Explanation, width: int = 200) -> str:
     """The tables as plain text, ``width`` characters wide."""
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, markup=False)
-    console.print(tables(explanation))
+    console.print(tables(explanation, width))
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
@@ -99,14 +102,16 @@ def _cells(total: LayerTotal, *, swaps: bool) -> list[str]:
     ]
 
 
-def _value_table(values: tuple[ValueRow, ...]) -> Table:
+def _value_table(values: tuple[ValueRow, ...], *, narrow: bool) -> Table:
     title = "Values that the backward needs (parameters and inputs left out: they are in memory anyway)"
     if any(row.store for row in values):
         title += "; n is the row's own layer"
     table = Table(title=title, title_justify="left")
+    # Where there is room, names of operators and rules stay in one piece, to be searched for and copied.
+    whole = ("bytes", "action") if narrow else ("operator", "rule")
     for name in ("layers", "path", "operator", "shape", "bytes", "action", "rule", "reason"):
-        # Names of operators and rules stay in one piece, to be searched for and copied.
-        table.add_column(name, no_wrap=name in ("operator", "rule"), justify="right" if name == "bytes" else "left")
+        justify: Literal["left", "right"] = "right" if name == "bytes" else "left"
+        table.add_column(name, no_wrap=name in whole, justify=justify, overflow="fold")
     groups: dict[tuple[bool, str, str, str, int | None, str, str, str], list[ValueRow]] = {}
     for row in values:
         if row.kind in ("parameter", "input"):

@@ -27,6 +27,9 @@ recompute:
 """
 
 
+HEADS = 6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", help="a YAML file; by default the first half of the layers is recomputed")
@@ -38,10 +41,14 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
+    if options.layers < 2:
+        parser.error(f"--layers: found {options.layers}; allowed: 2 or more, the first half of which is recomputed.")
+    if options.width % HEADS:
+        parser.error(f"--width: found {options.width}; allowed: multiples of {HEADS}, the number of heads.")
 
     # The model: any nn.Module. Nothing in it knows of memopt.
     torch.manual_seed(0)
-    sizes = GPTConfig(layers=options.layers, width=options.width, heads=6, context=options.context)
+    sizes = GPTConfig(layers=options.layers, width=options.width, heads=HEADS, context=options.context)
     model = GPT(sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 

@@ -363,4 +363,5 @@ def _print_explanation(explanation: Explanation, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([dataclasses.asdict(row) for row in explanation.values], indent=2))
     else:
-        _stdout().print(tables(explanation), markup=False, highlight=False)
+        console = _stdout()
+        console.print(tables(explanation, console.width), markup=False, highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 
 class SwapError(RuntimeError):
@@ -42,6 +43,8 @@ def _problem_and_remedy(cause: BaseException, directory: str) -> tuple[str, str]
             f"no room in {directory!r} ({cause})",
             "Free some space there, set swap.dir to a directory on a larger disk, or swap fewer layers.",
         )
+    if code in _MISSING and os.path.exists(directory):
+        return f"no file can be made in {directory!r} ({cause})", "Set swap.dir to a directory in which files can be made."
     if code in _MISSING:
         return f"the directory {directory!r} does not exist ({cause})", "Create it, or set swap.dir to one that exists."
     if code in _FORBIDDEN:

@@ -79,6 +79,10 @@ class Layout:
             return False
         return 0 in size or all(n == 1 or ours == theirs for n, ours, theirs in zip(size, self.stride, stride, strict=True))
 
+    def converts_to(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> bool:
+        """Whether a tensor of this form, in which every element has a place of its own, can take the value."""
+        return (size, dtype) == (self.size, self.dtype) and len(stride) == len(size) and _has_own_places(size, stride)
+
     def _span(self, value: torch.Tensor) -> torch.Tensor:
         return value.as_strided((self.elements,), (1,))
 
@@ -89,3 +93,13 @@ class Layout:
 
 def _as_bytes(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8)
+
+
+def _has_own_places(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether no two elements of such a tensor share memory, as far as nested strides tell."""
+    reach = 0
+    for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n > 1):
+        if step <= reach:
+            return False
+        reach += (n - 1) * step
+    return True

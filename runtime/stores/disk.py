@@ -21,7 +21,7 @@ class DiskArena:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
+        self._directory = os.path.expanduser(directory)
         self._file: int | None = None
         self._extents = Extents(_BLOCK)
 

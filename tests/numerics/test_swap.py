@@ -145,6 +145,33 @@ def test_images_and_buffers(backend: str) -> None:
     assert moved(trained)
 
 
+class Rolled(nn.Module):
+    """An operator whose fake kernel tells other strides than the real one gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(()))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + (h.to(memory_format=torch.channels_last).sin() * self.scale).roll(1, 2).sin()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_strides_that_torch_tells_wrong(backend: str) -> None:
+    trained = check(stack(Rolled, 3), [x(2, 8, 6, width=6)], swap("0-1"), backend, exact=False)
+    assert "roll" in moved(trained) or backend == "inductor"
+
+
+def test_rows_of_shared_memory_add_up_to_what_moves() -> None:
+    model = stack(lambda: Residual(Views()), 3)
+    trained = check(model, [x(8)], swap("0-1"), "aot_eager", steps=1)
+    rows = [r for r in trained.explanation.values if r.action == "offload"]
+    before = swap_counters()
+    model(x(8)).sum().backward()
+    assert sum(r.bytes or 0 for r in rows) == (swap_counters() - before).bytes_out == trained.explanation.swapped
+    assert len([r for r in rows if r.bytes]) == (swap_counters() - before).offloads < len(rows)
+
+
 class Masked(nn.Module):
     """Embeds ids, and shares a mask and a table of angles among all layers; returns a value that is also saved."""
 

@@ -17,7 +17,7 @@ from harness import run_as_is
 from numeric_models import Block, Stack, stack, x
 from torch import nn
 
-from memopt import MemoptWarning, SwapError, compile_with_memopt, explain, swap_counters, trace
+from memopt import ConfigError, MemoptWarning, SwapError, compile_with_memopt, explain, swap_counters, trace
 
 SWAP = {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": ["0-1"]}]}
 
@@ -191,7 +191,13 @@ def test_a_backend_that_nobody_knows_waits_for_each_copy() -> None:
 def test_a_missing_directory_is_named_and_another_configuration_works(tmp_path: Path) -> None:
     model = stack(Block, 3)
     missing = tmp_path / "missing"
-    compile_with_memopt(model, {"swap": {**SWAP, "dir": str(missing)}}, backend="aot_eager")
+    config = {"swap": {**SWAP, "dir": str(missing)}}
+    with pytest.raises(ConfigError, match=r"swap\.dir: found '.*missing'; allowed: a directory that exists"):
+        compile_with_memopt(model, config, backend="aot_eager")
+    assert "forward" not in model.__dict__
+    missing.mkdir()
+    compile_with_memopt(model, config, backend="aot_eager")
+    missing.rmdir()
     with pytest.raises(SwapError, match=r"swap\.dir"):
         model(x(2, 6)).sum().backward()
     compile_with_memopt(model, {"swap": {**SWAP, "dir": str(tmp_path)}}, backend="aot_eager")

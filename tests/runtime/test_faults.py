@@ -53,7 +53,7 @@ def test_no_such_directory(tmp_path: Path) -> None:
 
 def test_a_file_instead_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SwapError, match=r"4000 bytes.*set swap.dir"):
+    with pytest.raises(SwapError, match=r"4000 bytes.*[Ss]et swap.dir"):
         offload(VALUE, tmp_path / "file")
 
 

@@ -203,7 +203,7 @@ def test_saved_tensor_hooks_that_copy_are_told() -> None:
     ("size", "stride", "dtype", "device"),
     [
         ([3, 4], [4, 1], torch.float32, "cpu"),
-        ([4, 3], [3, 1], torch.float32, "cpu"),
+        ([4, 3], [0, 1], torch.float32, "cpu"),
         ([4, 3], [1, 4], torch.int32, "cpu"),
         ([4, 3], [1, 4], torch.float32, "meta"),
     ],
@@ -214,6 +214,13 @@ def test_another_form_than_stored_is_refused(size: list[int], stride: list[int],
     with pytest.raises(SwapError, match=r"swap of 'layers.0.mlp': stored with size \(4, 3\), stride \(1, 4\).*but asked for"):
         OPS.wait(token, size, stride, dtype, torch.device(device))
     assert torch.equal(wait_like(token, value), value)
+
+
+def test_a_value_whose_strides_were_told_wrong_comes_back_with_those_told() -> None:
+    value = torch.randn(3, 4).t()
+    back = OPS.wait(OPS.prefetch(offload(value)), [4, 3], [3, 1], value.dtype, value.device)
+    assert back.stride() == (3, 1)
+    assert torch.equal(back, value)
 
 
 def test_the_stride_of_a_dimension_of_one_is_what_was_asked_for() -> None:
