@@ -162,8 +162,21 @@ def test_strides_that_torch_tells_wrong(backend: str) -> None:
     assert "roll" in moved(trained) or backend == "inductor"
 
 
+class Windows(nn.Module):
+    """Saves overlapping windows and halves of one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        y = self.fc(h).tanh()
+        windows, (left, _) = y.unfold(1, 4, 1), y.split(4, 1)
+        return h + 0.1 * (windows * windows.sin()).sum() * (left.exp() * left).sum() + y
+
+
 def test_rows_of_shared_memory_add_up_to_what_moves() -> None:
-    model = stack(lambda: Residual(Views()), 3)
+    model = stack(Windows, 3)
     trained = check(model, [x(8)], swap("0-1"), "aot_eager", steps=1)
     rows = [r for r in trained.explanation.values if r.action == "offload"]
     before = swap_counters()
