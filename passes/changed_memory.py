@@ -29,7 +29,7 @@ _WRITTEN_IN_PLACE = frozenset(
 # Functional forms of operators and kernels that write into any of their arguments.
 _FUNCTIONALISED = frozenset({"auto_functionalized", "auto_functionalized_v2", "triton_kernel_wrapper_functional"})
 # Copies that a backend leaves out when they change neither type nor layout.
-_COPIES = frozenset({"clone", "copy", "lift_fresh_copy", "_to_copy", "convert_element_type", "device_put", "repeat"} | {"cat"})
+COPIES = frozenset({"clone", "copy", "lift_fresh_copy", "_to_copy", "convert_element_type", "device_put", "repeat"} | {"cat"})
 
 
 @dataclass
@@ -76,5 +76,5 @@ def _shared(node: Node) -> Iterator[Node]:
     base = viewed(node)
     if base is not None:
         yield base
-    elif (node.target is operator.getitem and isinstance(node.args[0], Node)) or not _COPIES.isdisjoint(target_names(node)):
+    elif (node.target is operator.getitem and isinstance(node.args[0], Node)) or not COPIES.isdisjoint(target_names(node)):
         yield from node.all_input_nodes[:1]

@@ -123,7 +123,8 @@ class Engine:
                 self._total += SwapCounters(bytes_out=parcel.nbytes, offloads=1)
         except BaseException:
             with self._lock:
-                self._in_flight -= parcel.nbytes
+                if not any(leaving.source is source for leaving in self._leaving):
+                    self._in_flight -= parcel.nbytes
             raise
         if not asynchronous:
             del source

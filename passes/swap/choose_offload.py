@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Node
 
+from ..changed_memory import COPIES
 from ..joint import decide, decision_of
 from ..matched import Matched
-from ..operators import draws_random_numbers, is_seed, storage_root
+from ..operators import draws_random_numbers, is_seed, storage_root, target_names
 from ..policy import Action, Decision, Rule, SwapPolicy
 from ..sizes import nbytes
 from .pair import Crossing, Pair
@@ -60,6 +61,7 @@ def choose_offload(pair: Pair, policy: SwapPolicy, matched: Matched) -> list[Mov
     for crossing in pair.crossings:
         storages.setdefault(storage_root(crossing.own), []).append(crossing)
     activations = _activations(pair)
+    returned = {_original(storage_root(node)) for node in pair.joint.returned}
     moves = []
     moving: set[str] = set()
     stays: dict[str, tuple[int, str]] = {}
@@ -70,7 +72,7 @@ def choose_offload(pair: Pair, policy: SwapPolicy, matched: Matched) -> list[Mov
         rule = rules[0]
         value = _tightest(root, crossings)
         store = _store(value, policy)
-        reason = _reason_to_stay(pair, root, crossings, activations) or _reason_of_value(value, store, policy)
+        reason = _reason_to_stay(pair, root, crossings, activations, returned) or _reason_of_value(value, store, policy)
         if reason is None:
             moves.append(Move(value, tuple(crossings), rule, store, nbytes(value.meta["val"])))
             moving.update(r.field for r in rules)
@@ -121,10 +123,35 @@ def _store(value: Node, policy: SwapPolicy) -> str:
     return "disk" if value.meta["val"].device.type == "cpu" else "host"
 
 
-def _reason_to_stay(pair: Pair, root: Node, crossings: Iterable[Crossing], activations: set[Node]) -> str | None:
+def _original(root: Node) -> Node:
+    """The storage that a backend may use in place of this one, since it leaves out copies that change nothing.
+
+    Its memory is the caller's, or a value's, to change while a copy to another tier still reads it.
+    """
+    while root.all_input_nodes:
+        names, source = target_names(root), root.all_input_nodes[0]
+        if "_unsafe_view" not in names and (COPIES.isdisjoint(names) or not _same_form(root, source)):
+            break
+        root = storage_root(source)
+    return root
+
+
+def _same_form(one: Node, other: Node) -> bool:
+    a, b = one.meta.get("val"), other.meta.get("val")
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    return (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+
+
+def _reason_to_stay(
+    pair: Pair, root: Node, crossings: Iterable[Crossing], activations: set[Node], returned: set[Node]
+) -> str | None:
     if root.op == "placeholder":
         return "a parameter or buffer of the model" if root in pair.joint.parameters else "an input of the model"
-    if any(storage_root(node) is root for node in pair.joint.returned):
+    original = _original(root)
+    if original.op == "placeholder":
+        return f"a copy of {original.name}, which a backend may take for the input itself"
+    if original in returned:
         return "the model returns it, and its caller may keep or change it"
     for reader in (reader for crossing in crossings for reader in pair.readers(crossing.loaded)):
         if pair.rule_of(reader) is None:
@@ -139,6 +166,8 @@ def _reason_of_value(value: Node, store: str, policy: SwapPolicy) -> str | None:
     tensor = value.meta["val"]
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return f"its layout is {tensor.layout}, not that of a plain tensor"
+    if isinstance(tensor.storage_offset(), int) and tensor.storage_offset() and storage_root(value) is value:
+        return "it does not lie at the beginning of its memory, so views of it could not be made again"
     if store == "host" and tensor.device.type == "cpu":
         return "it is in host memory already"
     size = nbytes(tensor)

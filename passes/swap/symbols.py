@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import Node
 
+from ..operators import is_symbolic
 from .pair import Pair
 
 Size = int | Node
@@ -60,7 +61,7 @@ class Symbols:
         if "desc" in output.meta:
             output.meta["desc"] = [*output.meta["desc"], None]
         placeholders = self._pair.backward.graph.find_nodes(op="placeholder")
-        numbers = [n for n in placeholders if isinstance(n.meta.get("val"), torch.SymInt)]
+        numbers = [n for n in placeholders if is_symbolic(n)]
         with self._pair.backward.graph.inserting_before(placeholders[len(numbers)]):
             loaded = self._pair.backward.graph.placeholder(made.name)
         loaded.meta = {"val": made.meta["val"]}

@@ -264,6 +264,32 @@ def test_layers_in_another_order_and_twice(backend: str) -> None:
     assert {(r.returns, r.issued) for r in rows} == {(2, 0), (1, 2), (2, 1)}
 
 
+class Decays(nn.Module):
+    """Reads a copy of a buffer, and then changes the buffer: a backend may leave out the copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.register_buffer("rate", torch.linspace(0.5, 1.0, 8))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        y = h + self.fc(h) * self.rate.clone()
+        self.rate.mul_(0.9)
+        return y
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_copy_of_an_input_stays(backend: str) -> None:
+    trained = check(stack(Decays, 3), [x()], swap("0-1"), backend)
+    assert moved(trained)
+    (graph,) = trained.explanation.graphs
+    sent = [n.args[0] for n in graph.forward.graph.nodes if n.target is torch.ops.memopt.offload.default]
+    assert not [n for n in sent if n.target is torch.ops.aten.clone.default]
+    reasons = [r.reason for r in trained.explanation.values if "which a backend may take for the input itself" in r.reason]
+    assert len(reasons) == 2
+    assert all("it stays: a copy of " in reason for reason in reasons)
+
+
 class Skips(nn.Module):
     """The first layer's value is read again by the third."""
 
