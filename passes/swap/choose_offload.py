@@ -61,7 +61,7 @@ def choose_offload(pair: Pair, policy: SwapPolicy, matched: Matched) -> list[Mov
     for crossing in pair.crossings:
         storages.setdefault(storage_root(crossing.own), []).append(crossing)
     activations = _activations(pair)
-    returned = {_original(storage_root(node)) for node in pair.joint.returned}
+    returned = {original for node in pair.joint.returned for original in _originals(storage_root(node))}
     moves = []
     moving: set[str] = set()
     stays: dict[str, tuple[int, str]] = {}
@@ -123,17 +123,30 @@ def _store(value: Node, policy: SwapPolicy) -> str:
     return "disk" if value.meta["val"].device.type == "cpu" else "host"
 
 
-def _original(root: Node) -> Node:
-    """The storage that a backend may use in place of this one, since it leaves out copies that change nothing.
+# What a backend leaves out where it changes nothing, besides copies: padding by nothing, rounding integers, the first power.
+_MAYBE_NOTHING = COPIES | {"constant_pad_nd", "slice_scatter", "_unsafe_view"}
+_ROUNDING = frozenset({"ceil", "floor", "round", "trunc"})
 
-    Its memory is the caller's, or a value's, to change while a copy to another tier still reads it.
+
+def _originals(root: Node) -> set[Node]:
+    """The storages that a backend may use in place of this one, itself among them, since it leaves out what changes nothing.
+
+    Their memory is the caller's, or another value's, to change while a copy to another tier still reads it.
     """
-    while root.all_input_nodes:
-        names, source = target_names(root), root.all_input_nodes[0]
-        if "_unsafe_view" not in names and (COPIES.isdisjoint(names) or not _same_form(root, source)):
-            break
-        root = storage_root(source)
-    return root
+    found = {root}
+    pending = [root]
+    for node in pending:
+        names = target_names(node)
+        rounds_integers = not _ROUNDING.isdisjoint(names) and not _is_floating(node)
+        first_power = "pow" in names and node.args[1:] == (1,)
+        if _MAYBE_NOTHING.isdisjoint(names) and not rounds_integers and not first_power:
+            continue
+        for source in node.all_input_nodes:
+            original = storage_root(source)
+            if original not in found and ("_unsafe_view" in names or _same_form(node, source)):
+                found.add(original)
+                pending.append(original)
+    return found
 
 
 def _same_form(one: Node, other: Node) -> bool:
@@ -148,10 +161,11 @@ def _reason_to_stay(
 ) -> str | None:
     if root.op == "placeholder":
         return "a parameter or buffer of the model" if root in pair.joint.parameters else "an input of the model"
-    original = _original(root)
-    if original.op == "placeholder":
-        return f"a copy of {original.name}, which a backend may take for the input itself"
-    if original in returned:
+    originals = _originals(root)
+    given = next((node.name for node in originals if node.op == "placeholder"), None)
+    if given is not None:
+        return f"a copy of {given}, which a backend may take for the input itself"
+    if not originals.isdisjoint(returned):
         return "the model returns it, and its caller may keep or change it"
     for reader in (reader for crossing in crossings for reader in pair.readers(crossing.loaded)):
         if pair.rule_of(reader) is None:
