@@ -8,10 +8,6 @@ The model is a GPT of width 256 with 4 heads, batch 4 x 256, vocabulary 1000 and
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +15,7 @@ from functools import partial
 import torch
 from measure import peak_bytes, set_threads, step_seconds
 from report import write_section
-from rounds import Results, median_of, ratio_of, rounds_of
+from rounds import Results, command_line, median_of, ratio_of, rounds_of
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -147,14 +143,4 @@ def main(depths: list[int], rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--row", help="measure one row in this process, and print it as JSON")
-    parser.add_argument("--layers", type=int, action="append", help="number of layers; may be repeated (default: 6 and 12)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often every row is measured")
-    options = parser.parse_args()
-    if options.row:
-        with contextlib.redirect_stdout(sys.stderr):
-            result = measure(options.row, (options.layers or [6])[0])
-        print(json.dumps(result))
-    else:
-        main(options.layers or [6, 12], options.rounds)
+    command_line(__doc__.splitlines()[0], measure, main)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
@@ -47,3 +49,20 @@ def median_of(results: list[dict[str, float]], figure: str) -> float:
 def ratio_of(ours: list[dict[str, float]], peers: list[dict[str, float]], figure: str) -> float:
     """Return the median over the rounds of our figure divided by the peer's of the same round."""
     return statistics.median(a[figure] / b[figure] for a, b in zip(ours, peers, strict=True))
+
+
+def command_line(
+    description: str, measure: Callable[[str, int], dict[str, float]], report: Callable[[list[int], int], None]
+) -> None:
+    """Do what the command line asks for: measure one row in this process and print it as JSON, or report on all rows."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--row", help="measure one row in this process, and print it as JSON")
+    parser.add_argument("--layers", type=int, action="append", help="number of layers; may be repeated (default: 6 and 12)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often every row is measured")
+    options = parser.parse_args()
+    if options.row:
+        with contextlib.redirect_stdout(sys.stderr):
+            result = measure(options.row, (options.layers or [6])[0])
+        print(json.dumps(result))
+    else:
+        report(options.layers or [6, 12], options.rounds)
