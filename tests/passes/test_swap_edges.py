@@ -119,3 +119,23 @@ def test_a_value_whose_first_use_is_a_view_is_fetched_before_it_is_waited_for() 
     out = b.op("out", aten.mul.Tensor, v, turned, at="layers.0")
     joint = b.joint([out], [b.back("g", aten.mul.Tensor, b.tangent(out), turned, of=out)])
     verify_swap(*travelled(joint, plan(swap=[0])))
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "moves"),
+    [
+        (aten.clone.default, (), False),
+        (aten.pow.Tensor_Scalar, (1,), False),
+        (aten.constant_pad_nd.default, ([0, 0],), False),
+        (aten.pow.Tensor_Scalar, (2,), True),
+        (aten.exp.default, (), True),
+    ],
+)
+def test_what_a_backend_may_take_for_an_input_stays(target: object, args: tuple[object, ...], moves: bool) -> None:
+    b = Builder()
+    value = b.op("value", target, b.input("x", 4, 4), *args, at="layers.0")
+    out = b.op("out", aten.mul.Tensor, value, value, at="layers.0")
+    joint = b.joint([out], [b.back("g", aten.mul.Tensor, b.tangent(out), value, of=out)])
+    assert ("value" in moving(joint, plan(swap=[0]))) == moves
+    if not moves:
+        assert "a copy of primals_x, which a backend may take for the input itself" in staying(joint)["value"]
