@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Iterator
 
 import torch
-from memopt.compiler.cost import flops
+from memopt.compiler.explain.cost import flops
 from memopt.passes.operators import is_view_of, producer, storage_root, viewed
 from memopt.passes.sizes import nbytes
 from memopt.passes.swap.targets import OFFLOAD, PREFETCH, WAIT

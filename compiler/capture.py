@@ -14,8 +14,8 @@ from ..passes.policy import Plan
 from ..passes.scopes import find_scope, module_path
 from . import torch_bridge
 from .clock import Clock
+from .explain.raised import raised
 from .pipeline import Rewritten, Source, rewrite, snapshot
-from .raised import raised
 
 
 @dataclass

@@ -19,15 +19,15 @@ from torch.utils._pytree import tree_map_only
 from ..passes.policy import Plan
 from . import torch_bridge
 from .arguments import check_arguments, check_call
-from .config import ConfigSource, MemoptConfig, load_config
+from .config.load import ConfigSource, MemoptConfig, load_config
 from .errors import ConfigError, Problem, line_of, quoted
-from .explain import Explanation, explain_session
+from .explain.explanation import Explanation, explain_session
+from .explain.stopped import is_whole, stopped
+from .explain.unapplied import unapplied
 from .lowering import Backend
-from .plan import resolve
+from .plan.resolve import resolve
 from .session import PolicyNotApplied, Session
 from .stand_in import replaced_meta_tensors
-from .stopped import is_whole, stopped
-from .unapplied import unapplied
 from .untouched import untouched
 
 Layers = str | Sequence[str] | None

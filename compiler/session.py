@@ -18,10 +18,10 @@ from .cache_key import cache_key
 from .capture import Capture, capture, same_autocast
 from .clock import Clock
 from .errors import MemoptWarning
+from .explain.unapplied import eager, unapplied
 from .lowering import Backend, lower, reuses_held_memory, split_only
-from .paths import normalise_path
 from .pipeline import snapshot
-from .unapplied import eager, unapplied
+from .plan.paths import normalise_path
 
 
 class PolicyNotApplied(RuntimeError):

@@ -2,10 +2,10 @@
 
 from .compiler.cache_key import package_version
 from .compiler.compile import compile_with_memopt, explain, trace
-from .compiler.config import MemoptConfig, load_config
+from .compiler.config.load import MemoptConfig, load_config
 from .compiler.errors import ConfigError, LayersError, MemoptWarning
-from .compiler.explain import Explanation, GraphExplanation, LayerTotal, ValueRow
-from .compiler.plan import resolve
+from .compiler.explain.explanation import Explanation, GraphExplanation, LayerTotal, ValueRow
+from .compiler.plan.resolve import resolve
 from .compiler.session import PolicyNotApplied
 from .passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
 from .passes.verify import VerificationError

@@ -27,17 +27,17 @@ from rich.text import Text
 
 from . import __version__
 from .compiler.compile import trace
-from .compiler.config import MemoptConfig, load_config
+from .compiler.config.load import MemoptConfig, load_config
 from .compiler.errors import ConfigError, LayersError, MemoptWarning, Problem, counted
-from .compiler.explain_table import tables
-from .compiler.plan import resolve, unmatched
-from .compiler.plan_checks import Report, check_no_effect
-from .compiler.plan_table import plan_table
+from .compiler.explain.table import tables
+from .compiler.plan.checks import Report, check_no_effect
+from .compiler.plan.resolve import resolve, unmatched
+from .compiler.plan.table import plan_table
 from .factory import Built, FactoryError, build_inputs, build_model, what_failed
 from .passes.verify import VerificationError
 
 if TYPE_CHECKING:
-    from .compiler.explain import Explanation
+    from .compiler.explain.explanation import Explanation
 
 T = TypeVar("T")
 

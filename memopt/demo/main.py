@@ -17,9 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from ..compiler.compile import compile_with_memopt, explain
-from ..compiler.config import MemoptConfig, load_config
+from ..compiler.config.load import MemoptConfig, load_config
 from ..compiler.errors import MemoptWarning
-from ..compiler.explain import Explanation
+from ..compiler.explain.explanation import Explanation
 from .gpt import GPT
 from .measure import alternating_seconds
 from .report import EQUAL, print_decisions, print_report

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from memopt.compiler.config import MemoptConfig
+from memopt.compiler.config.load import MemoptConfig
 from typer.testing import CliRunner, Result
 
 from memopt import __version__, load_config

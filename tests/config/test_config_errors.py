@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memopt.compiler.config import ConfigError, Problem, load_config
+from memopt.compiler.config.load import ConfigError, Problem, load_config
 
 ITEM = "a layer number such as 5, or a range such as 0-3"
 PATTERN = "a regular expression over paths within a layer, such as '.*mlp'"

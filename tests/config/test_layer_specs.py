@@ -8,8 +8,8 @@ import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memopt.compiler.config.layer_specs import canonical, parse_layers, spoken
 from memopt.compiler.errors import Findings
-from memopt.compiler.layer_specs import canonical, parse_layers, spoken
 
 ITEM = "a layer number such as 5, or a range such as 0-3"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memopt.compiler.config import ConfigError, MemoptConfig, RecomputeConfig, SwapConfig, load_config
+from memopt.compiler.config.load import ConfigError, MemoptConfig, RecomputeConfig, SwapConfig, load_config
 
 OFF = MemoptConfig()
 FULL = """

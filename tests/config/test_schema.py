@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from memopt.compiler.config import MemoptConfig, load_config
+from memopt.compiler.config.load import MemoptConfig, load_config
 from memopt.compiler.errors import ConfigError
 from mini_schema import matches
 

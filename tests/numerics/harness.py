@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from memopt.compiler.layers import find_layers
+from memopt.compiler.plan.layers import find_layers
 from torch import nn
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._dynamo.config as dynamo_config
 from harness import EMPTY, FULL, check, full, memopt_warnings
-from memopt.compiler.explain import GraphExplanation
+from memopt.compiler.explain.explanation import GraphExplanation
 from numeric_models import WIDTH, Mlp, Residual, Stack, x
 from torch import nn
 

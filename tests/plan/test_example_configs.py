@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from memopt.compiler.config import load_config
-from memopt.compiler.plan import LayerPlan, resolve, unmatched
+from memopt.compiler.config.load import load_config
+from memopt.compiler.plan.resolve import LayerPlan, resolve, unmatched
 from memopt.passes.policy import Rule, RuleKind
 from plan_models import Gpt
 

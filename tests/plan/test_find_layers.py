@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from memopt.compiler.errors import LayersError
-from memopt.compiler.layers import find_layers
+from memopt.compiler.plan.layers import find_layers
 from plan_models import Block, EncoderDecoder, Gpt, Mlp, MoeBlock, Nested, OtherBlock, Stack
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper

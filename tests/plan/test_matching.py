@@ -4,7 +4,7 @@ import pickle
 import time
 
 import pytest
-from memopt.compiler.pattern_matcher import PatternMatcher, nearest_paths
+from memopt.compiler.plan.pattern_matcher import PatternMatcher, nearest_paths
 from memopt.passes.matching import MatchTimeout, compile_pattern, fullmatch
 from plan_models import BLOCK_PATHS
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from memopt.compiler.config import MemoptConfig, load_config
+from memopt.compiler.config.load import MemoptConfig, load_config
 from memopt.compiler.errors import ConfigError
-from memopt.compiler.paths import relative_module_paths
-from memopt.compiler.plan import Plan, resolve
+from memopt.compiler.plan.paths import relative_module_paths
+from memopt.compiler.plan.resolve import Plan, resolve
 from memopt.passes.policy import RuleKind
 from oracle import Answer, answer
 from plan_models import Block, Gpt, MoeBlock, OtherBlock

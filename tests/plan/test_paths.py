@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from memopt.compiler.paths import children, normalise_path, relative_module_paths, unwrap, walk
+from memopt.compiler.plan.paths import children, normalise_path, relative_module_paths, unwrap, walk
 from plan_models import BLOCK_PATHS, Block, Gpt, MoeBlock
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper

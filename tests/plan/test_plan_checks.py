@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from memopt.compiler.config import MemoptConfig, RecomputeConfig, load_config
+from memopt.compiler.config.load import MemoptConfig, RecomputeConfig, load_config
 from memopt.compiler.errors import ConfigError, Problem
-from memopt.compiler.plan import resolve
+from memopt.compiler.plan.resolve import resolve
 from plan_models import Gpt
 
 EITHER = "either recompute or swap for a layer, or for a module with its parents and children"

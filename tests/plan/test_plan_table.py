@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from memopt.compiler.plan import resolve
-from memopt.compiler.plan_table import plan_table
+from memopt.compiler.plan.resolve import resolve
+from memopt.compiler.plan.table import plan_table
 from plan_models import EncoderDecoder, Gpt
 from rich.table import Table
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from memopt.compiler.errors import ConfigError, LayersError
-from memopt.compiler.plan import Plan, resolve, unmatched
+from memopt.compiler.plan.resolve import Plan, resolve, unmatched
 from memopt.passes.policy import LayerPlan, Rule, RuleKind
 from plan_models import Block, EncoderDecoder, Gpt, MoeBlock, OtherBlock
 from torch import nn

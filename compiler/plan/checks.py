@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..passes.policy import Rule, RuleKind
-from .config import MemoptConfig, SwapConfig
-from .errors import ConfigError, Findings, Loc, Problem, counted, field_name, line_of, quoted, show
-from .layer_specs import canonical, parse_item, parse_layers, spoken, written_items
-from .plan_rules import Rules
+from ...passes.policy import Rule, RuleKind
+from ..config.layer_specs import canonical, parse_item, parse_layers, spoken, written_items
+from ..config.load import MemoptConfig, SwapConfig
+from ..errors import ConfigError, Findings, Loc, Problem, counted, field_name, line_of, quoted, show
+from .rules import Rules
 
 
 class Report:

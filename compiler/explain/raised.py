@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import torch
 from torch.fx import Node
 
-from ..passes.joint import decision_of, is_recomputed
-from ..passes.operators import target_names
-from ..passes.policy import Plan, Rule, RuleKind
-from ..passes.sizes import nbytes
-from ..passes.verify import saved_values
-from .explain import GraphExplanation
-from .layer_specs import spoken
-from .pipeline import Rewritten
+from ...passes.joint import decision_of, is_recomputed
+from ...passes.operators import target_names
+from ...passes.policy import Plan, Rule, RuleKind
+from ...passes.sizes import nbytes
+from ...passes.verify import saved_values
+from ..config.layer_specs import spoken
+from ..pipeline import Rewritten
+from .explanation import GraphExplanation
 
 
 def raised(made: Rewritten, plan: Plan) -> Iterator[str]:

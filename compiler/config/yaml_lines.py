@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from .errors import Finding, Loc
+from ..errors import Finding, Loc
 
 MAX_DEPTH = 8
 MAX_PLACES = 200_000

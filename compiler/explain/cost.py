@@ -8,7 +8,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from ..passes.sizes import size_hint
+from ...passes.sizes import size_hint
 
 
 def shape_of(value: torch.Tensor) -> tuple[int | str, ...]:

@@ -8,8 +8,8 @@ from itertools import groupby
 from rich.table import Table
 from rich.text import Text
 
-from ..passes.policy import LayerPlan, Plan
-from .layer_specs import canonical
+from ...passes.policy import LayerPlan, Plan
+from ..config.layer_specs import canonical
 
 _NOTHING = "-"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .config_values import UNITS
 from .layer_specs import JSON_SCHEMA as LAYERS
+from .values import UNITS
 
 __all__ = ["EXCLUDE_OP", "LAYERS", "MODE", "PATTERN", "PATTERN_LAYERS", "PREFETCH", "SIZE"]
 

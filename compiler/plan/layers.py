@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from .errors import LayersError, counted, did_you_mean, show
+from ..errors import LayersError, counted, did_you_mean, show
 from .paths import children, normalise_path, unwrap, walk
 
 _LISTED = 10

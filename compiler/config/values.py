@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ..passes.matching import compile_pattern
-from .errors import Finding, Findings, did_you_mean, one_of, show
+from ...passes.matching import compile_pattern
+from ..errors import Finding, Findings, did_you_mean, one_of, show
 from .layer_specs import as_integer, parse_layers
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from .explain import Explanation, LayerTotal, ValueRow
+    from .explanation import Explanation, LayerTotal, ValueRow
 
 _WIDE = 160
 """Consoles of so many characters have room for the names of operators and rules in one piece."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..passes.policy import Plan
-from . import torch_bridge
-from .capture import Capture
-from .places import place_in, place_of
+from ...passes.policy import Plan
+from .. import torch_bridge
+from ..capture import Capture
+from ..places import place_in, place_of
 from .unapplied import lost_layers, named
 
 _SPOKEN = {"aten._local_scalar_dense.default": "`.item()`, or a tensor as a condition"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..passes.policy import Plan, Rule, RuleKind
-from .capture import Capture
-from .layer_specs import spoken
+from ...passes.policy import Plan, Rule, RuleKind
+from ..capture import Capture
+from ..config.layer_specs import spoken
 
 
 def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from .config_model import LayerSwap, MemoptConfig, OpSwap, RecomputeCommConfig, RecomputeConfig, SwapConfig
-from .config_section import Origin, findings_of
-from .errors import ConfigError, Finding, Problem, show
+from ..errors import ConfigError, Finding, Problem, show
+from .model import LayerSwap, MemoptConfig, OpSwap, RecomputeCommConfig, RecomputeConfig, SwapConfig
+from .section import Origin, findings_of
 from .yaml_lines import read_yaml, where
 
 __all__ = [

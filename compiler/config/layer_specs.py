@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from numbers import Integral
 from typing import Any
 
-from .errors import Finding, Findings, show
+from ..errors import Finding, Findings, show
 
 MAX_LAYER = 99_999
 """The highest layer number there can be: a range is kept number by number, and no model comes near."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from ..passes.matching import DEFAULT_TIMEOUT, MatchTimeout, fullmatch
-from .errors import show
+from ...passes.matching import DEFAULT_TIMEOUT, MatchTimeout, fullmatch
+from ..errors import show
 
 MAX_TIMEOUTS = 2
 """After so many timeouts a pattern is given up, so that a whole model is a matter of seconds."""

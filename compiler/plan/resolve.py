@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from torch import nn
 
-from ..passes.policy import LayerPlan, Plan, Rule, RuleKind, SwapPolicy
-from .config import ConfigSource, MemoptConfig, load_config
-from .errors import LayersError, quoted
-from .layer_specs import spoken
+from ...passes.policy import LayerPlan, Plan, Rule, RuleKind, SwapPolicy
+from ..config.layer_specs import spoken
+from ..config.load import ConfigSource, MemoptConfig, load_config
+from ..errors import LayersError, quoted
+from .checks import Report, check_no_effect, check_overlap, check_ranges, check_swap
 from .layers import Layer, find_layers
 from .paths import relative_module_paths
 from .pattern_matcher import PatternMatcher, nearest_paths
-from .plan_checks import Report, check_no_effect, check_overlap, check_ranges, check_swap
-from .plan_rules import Rules, active_rules
+from .rules import Rules, active_rules
 
 __all__ = ["LayerPlan", "Plan", "Rule", "RuleKind", "resolve", "unmatched"]
 

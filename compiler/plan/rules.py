@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..passes.policy import Rule, RuleKind
-from .config import MemoptConfig
-from .errors import Loc, field_name, quoted
+from ...passes.policy import Rule, RuleKind
+from ..config.load import MemoptConfig
+from ..errors import Loc, field_name, quoted
 
 
 @dataclass(frozen=True)

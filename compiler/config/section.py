@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from .errors import ConfigError, Finding, Findings, Loc, did_you_mean, one_of, show
+from ..errors import ConfigError, Finding, Findings, Loc, did_you_mean, one_of, show
 
 
 @dataclass(frozen=True, slots=True)

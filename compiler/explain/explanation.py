@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import GraphModule, Node
 
-from ..passes.joint import JointGraph, decision_of, is_recomputed
-from ..passes.operators import is_symbolic, producer, storage_root, target_names
-from ..passes.policy import Action
-from ..passes.scopes import Scope
-from ..passes.sizes import nbytes
-from ..passes.swap.journey import Journey
-from ..passes.swap.targets import OFFLOAD
-from ..passes.verify import computed_again, saved_values
+from ...passes.joint import JointGraph, decision_of, is_recomputed
+from ...passes.operators import is_symbolic, producer, storage_root, target_names
+from ...passes.policy import Action
+from ...passes.scopes import Scope
+from ...passes.sizes import nbytes
+from ...passes.swap.journey import Journey
+from ...passes.swap.targets import OFFLOAD
+from ...passes.verify import computed_again, saved_values
+from ..pipeline import Rewritten, split_without_memopt
 from .cost import flops, shape_of
-from .explain_table import render
-from .pipeline import Rewritten, split_without_memopt
+from .table import render
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..session import Session
 
 BY_TORCH = {
     Action.SAVE: "no rule: torch's partitioner saves it",

@@ -12,11 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
-from . import config_schema as schema
-from . import config_values as values
-from .config_section import Origin, Section
-from .errors import Finding, Findings, one_of, show
+from ..errors import Finding, Findings, one_of, show
+from . import schema, values
 from .layer_specs import canonical, parse_layers
+from .section import Origin, Section
 
 Layers = Annotated[tuple[int, ...], BeforeValidator(parse_layers), WithJsonSchema(schema.LAYERS)]
 OptionalLayers = Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..passes.scopes import WRAPPER_PARTS
+from ...passes.scopes import WRAPPER_PARTS
 
 _DATA_PARALLEL = (DistributedDataParallel, nn.DataParallel)
 """Their wrapped module is called ``module``, a name that users give to modules of their own too."""

@@ -1,0 +1,1 @@
+"""The configuration: YAML text in, every problem listed or a frozen ``MemoptConfig`` out."""
