@@ -53,3 +53,16 @@ def check_call(args: Any, kwargs: Any) -> None:
         raise TypeError(f"args: found {found}; allowed: a tuple or list of arguments, as (x,) for one.")
     if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
         raise TypeError(f"kwargs: found {show(kwargs)}; allowed: a mapping of names to values, or None.")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Refuse what is no positive number of seconds.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not above zero.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}: found {show(value)}; allowed: a number of seconds above 0.")
+    if not value > 0:
+        raise ValueError(f"{name}: found {value}; allowed: a number of seconds above 0.")

@@ -14,6 +14,7 @@ from ..passes.policy import Plan
 from ..passes.scopes import find_scope, module_path
 from . import torch_bridge
 from .clock import Clock
+from .explain.collectives import Step, collective_steps
 from .explain.raised import raised
 from .pipeline import Rewritten, Source, rewrite, snapshot
 
@@ -34,6 +35,7 @@ class Capture:
         effective: the fields of the rules by which something in it is recomputed or swapped.
         ineffective: the fields of the rules that asked for it and by which nothing is -> why.
         warnings: what rewriting it gave cause to say.
+        steps: the collectives of its forward and backward, in their order.
         autocast: the devices and types for which autocast was on.
         call: the number of the model's latest call that ran it, as the session counts.
     """
@@ -49,6 +51,7 @@ class Capture:
     effective: frozenset[str] = frozenset()
     ineffective: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
     call: int = 0
 
@@ -75,6 +78,8 @@ class Capture:
         self.effective = frozenset(self.rewritten.matched.effective)
         self.ineffective = dict(self.rewritten.matched.ineffective)
         self.warnings = tuple(self.rewritten.matched.warnings)
+        made = self.rewritten
+        self.steps = collective_steps(made.joint, made.forward, made.backward)
         return forward, backward
 
 

@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_map_only
 
 from ..passes.policy import Plan
 from . import torch_bridge
-from .arguments import check_arguments, check_call
+from .agreement import DEFAULT_TIMEOUT, Agreement, RanksDisagreeError
+from .arguments import check_arguments, check_call, check_seconds
 from .config.load import ConfigSource, MemoptConfig, load_config
 from .errors import ConfigError, Problem, line_of, quoted
 from .explain.explanation import Explanation, explain_session
@@ -44,6 +45,7 @@ class Settings:
     fullgraph: bool
     dynamic: bool | None
     options: dict[str, Any] | None
+    ranks_timeout: float = DEFAULT_TIMEOUT
 
 
 class CompiledForward:
@@ -57,7 +59,8 @@ class CompiledForward:
         self.model = model
         self.settings = settings
         self.original = original
-        self.session = Session(model, settings.plan, settings.backend, settings.options)
+        agreement = Agreement(settings.ranks_timeout)
+        self.session = Session(model, settings.plan, settings.backend, settings.options, agreement=agreement)
         self._compiled = _compile(self.session, original, fullgraph=settings.fullgraph, dynamic=settings.dynamic)
         functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
 
@@ -72,7 +75,7 @@ class CompiledForward:
             result = self._compiled(*args, **kwargs)
         except torch_bridge.BackendCompilerFailed as error:
             cause = error.inner_exception
-            if isinstance(cause, ConfigError | PolicyNotApplied | ValueError | AssertionError):
+            if isinstance(cause, PolicyNotApplied | RanksDisagreeError | ValueError | AssertionError):
                 raise cause from error
             raise
         if len(session.captures) != captures:
@@ -110,6 +113,7 @@ def compile_with_memopt(
     fullgraph: bool = False,
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
+    ranks_timeout: float = DEFAULT_TIMEOUT,
 ) -> nn.Module:
     """Compile a model in place so that it trains as the configuration says, and return the same module.
 
@@ -128,21 +132,25 @@ def compile_with_memopt(
         fullgraph: as for ``torch.compile``: an error where the graph breaks.
         dynamic: as for ``torch.compile``.
         options: inductor's configuration patches.
+        ranks_timeout: seconds to wait for the other ranks of a process group, with which every graph that has collectives is
+            compared before it is lowered.
 
     Raises:
         ConfigError: the configuration is wrong, by itself or for this model; every problem is listed.
         LayersError: the layers can't be told, or are not where ``layers`` says.
         ValueError, TypeError: an argument is wrong; the message names it and what is allowed.
 
-    With ``strict``, calling the model raises ``PolicyNotApplied`` where a part of the configuration had no effect.
+    With ``strict``, calling the model raises ``PolicyNotApplied`` where a part of the configuration had no effect. With several
+    processes, it raises ``RanksDisagreeError`` on every rank where their plans or the order of their collectives differ.
     """
     check_arguments(model, backend, options, strict=strict, fullgraph=fullgraph, dynamic=dynamic)
+    check_seconds("ranks_timeout", ranks_timeout)
     config = load_config(cfg)
-    _refuse_what_is_not_available(config, scope)
+    _check_scope(scope)
     _refuse_cuda_graphs(config, backend, options)
     _refuse_missing_directory(config)
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
-    settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None)
+    settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None, ranks_timeout)
     before = model.__dict__.get("forward")
     original = before.original if isinstance(before, CompiledForward) else before
     forward = CompiledForward(model, settings, original)
@@ -193,7 +201,6 @@ def trace(
     check_call(args, kwargs)
     torch_bridge.check_device(device)
     config = load_config(cfg)
-    _refuse_what_is_not_available(config, "model")
     _refuse_cuda_graphs(config, backend, options)
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
     session = Session(model, plan, backend, dict(options) if options else None, lowers=False)
@@ -266,18 +273,11 @@ def _refuse_missing_directory(config: MemoptConfig) -> None:
         raise ConfigError([Problem("swap.dir", line, quoted(directory), "a directory that exists", hint)], config.origin.source)
 
 
-def _refuse_what_is_not_available(config: MemoptConfig, scope: str) -> None:
+def _check_scope(scope: str) -> None:
     if scope not in ("model", "layer"):
         raise ValueError(f"scope: found {scope!r}; allowed: 'model' or 'layer'.")
     if scope == "layer":
         raise ValueError("scope: 'layer' is not available yet; use scope='model'.")
-    off = [
-        Problem(f"{name}.enable", None, "True", "False", f"{name} is checked and resolved, but not available yet.")
-        for name in ("recompute_comm",)
-        if getattr(config, name).enable
-    ]
-    if off:
-        raise ConfigError(off)
 
 
 def _compile(

@@ -9,11 +9,12 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from ..passes.matched import Matched
 from . import torch_bridge
+from .explain.collectives import Step
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,10 @@ class MatchRecord:
     effective: frozenset[str]
     ineffective: Mapping[str, str]
     warnings: tuple[str, ...]
+    steps: tuple[Step, ...]
 
 
-def write(key: str, matched: Matched) -> None:
+def write(key: str, matched: Matched, steps: tuple[Step, ...]) -> None:
     """Keep what a graph met. A cache that cannot be written costs only the time to find it out again."""
     path = _path(key)
     text = json.dumps(
@@ -35,6 +37,7 @@ def write(key: str, matched: Matched) -> None:
             "effective": sorted(matched.effective),
             "ineffective": matched.ineffective,
             "warnings": matched.warnings,
+            "steps": [astuple(step) for step in steps],
         }
     )
     with contextlib.suppress(OSError):
@@ -50,10 +53,12 @@ def read(key: str) -> MatchRecord | None:
         found = json.loads(_path(key).read_text())
         met = frozenset((str(field), int(layer)) for field, layer in found["met"])
         ineffective = {str(field): str(why) for field, why in found["ineffective"].items()}
-        return MatchRecord(met, frozenset(found["effective"]), ineffective, tuple(found["warnings"]))
+        steps = tuple(Step(*step) for step in found["steps"])
+        return MatchRecord(met, frozenset(found["effective"]), ineffective, tuple(found["warnings"]), steps)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _path(key: str) -> Path:
-    return Path(torch_bridge.cache_dir()) / "memopt" / f"{key}.json"
+    # Ranks may share the folder, and their groups have other names.
+    return Path(torch_bridge.cache_dir()) / "memopt" / f"{key}.{torch_bridge.own_rank()}.json"

@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..passes.joint import JointGraph, decision_of
 from ..passes.legalize import legalize
 from ..passes.mark_checkpoint import mark_checkpoint
+from ..passes.mark_comm import mark_comm
 from ..passes.mark_exclude import mark_exclude
 from ..passes.mark_recompute import mark_recompute
 from ..passes.matched import Matched
@@ -101,6 +102,7 @@ def rewrite(
         mark_checkpoint(joint, torch_bridge.checkpoint_tag)
         mark_recompute(joint, plan, matched)
         mark_exclude(joint, plan, matched)
+        mark_comm(joint, plan, matched)
         legalize(joint, matched, with_rules=plan.swap is not None or any(decision_of(n) for n in joint.graph.nodes))
         mark_offload(joint, plan, matched)
         keep_borders(joint, plan)

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from ..passes.policy import Plan
 from . import match_record, torch_bridge
+from .agreement import Agreement
 from .cache_key import cache_key
 from .capture import Capture, capture, same_autocast
 from .clock import Clock
@@ -41,6 +42,7 @@ class Session:
         runs: how often a captured graph has run.
         calls: how often the model was called.
         said: every warning given so far, once each.
+        agreement: how the ranks of a process group agree about collectives; None to compare with nobody.
         ran_eagerly: whether a call has run no captured graph.
     """
 
@@ -54,6 +56,7 @@ class Session:
     calls: int = 0
     said: list[str] = field(default_factory=list)
     ran_eagerly: bool = False
+    agreement: Agreement | None = None
     _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
@@ -65,14 +68,16 @@ class Session:
         partition = self._partition(seen)
         if self.lowers:
             swaps = self.plan.swap is not None and seen.trains
-            compiled = lower(self.backend, graph, inputs, partition, key, self.options, copies_in_background=swaps)
+            compare = functools.partial(self._split_and_agree, seen, partition)
+            compiled = lower(self.backend, graph, inputs, compare, key, self.options, copies_in_background=swaps)
         else:
             compiled = split_only(self.backend, graph, inputs, partition, self.options)
         self.captures.append(seen)
         if seen.rewritten is not None:
-            match_record.write(key, seen.rewritten.matched)
+            match_record.write(key, seen.rewritten.matched, seen.steps)
         elif seen.trains:
             self._recall(seen, key)
+            self._agree(seen)
 
         def run(*args: Any) -> Any:
             self.runs += 1
@@ -92,6 +97,17 @@ class Session:
         asynchronous = not reuses_held_memory(self.backend)
         return functools.partial(seen.rewrite, self.plan, asynchronous=asynchronous)
 
+    def _split_and_agree(self, seen: Capture, partition: torch_bridge.Partition, *args: Any, **kwargs: Any) -> Any:
+        """Split, and compare with the other ranks before the lowering, which may take long."""
+        pair = partition(*args, **kwargs)
+        self._agree(seen)
+        return pair
+
+    def _agree(self, seen: Capture) -> None:
+        if self.agreement is not None:
+            with self._clock.measure("agree"):
+                self.agreement.reach(self.plan, seen.steps)
+
     def seconds(self) -> dict[str, float]:
         """Wall time spent so far, by part; ``torch`` is what torch's partitioner takes without memopt too."""
         total = dict(self._clock.seconds)
@@ -105,6 +121,7 @@ class Session:
         if record is not None:
             seen.met, seen.effective = record.met, record.effective
             seen.ineffective, seen.warnings = record.ineffective, record.warnings
+            seen.steps = record.steps
         else:
             self.rewritten(seen)
             seen.trains = seen.rewritten is not None  # without a joint graph, no output needs a gradient

@@ -15,6 +15,7 @@ import torch
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition  # type: ignore[import-untyped]
+from torch import distributed
 from torch._dynamo.backends import common as dynamo_backends
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.eval_frame import OptimizedModule
@@ -40,6 +41,12 @@ from .places import last_place
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
 Compiled = Callable[..., Any]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Compiled]
+
+Store = Any
+"""A key-value store that all ranks see: ``torch.distributed.Store``, which a torch without distributed does not have."""
+
+# What a store raises when nobody answers.
+StoreError = getattr(distributed, "DistError", ConnectionError)
 
 # What fake tensors raise where a value decides: `.item()`, a tensor as a condition, `nonzero`; `func` is the operator.
 NeedsValue = DataDependentOutputException | DynamicOutputShapeException
@@ -303,6 +310,39 @@ def find_backend(name: str) -> Compiled:
 def backend_names() -> list[str]:
     """Every name that torch.compile takes, debugging backends among them."""
     return list(torch._dynamo.list_backends(None))
+
+
+# ---------------------------------------------------------------- several processes
+
+
+def own_rank() -> int:
+    """This process's rank among all; 0 without a process group."""
+    return distributed.get_rank() if _communicates() else 0
+
+
+def world_size() -> int:
+    """How many processes there are; 1 without a process group, and where torch only pretends that there are others."""
+    return distributed.get_world_size() if _communicates() else 1
+
+
+def ranks_of_group(name: str) -> tuple[int, ...]:
+    """The ranks of a process group, by its name in a graph; of all processes where the name says nothing."""
+    if not _communicates():
+        return ()
+    try:
+        group = distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
+    except (RuntimeError, LookupError, ValueError):
+        group = None
+    return tuple(sorted(distributed.get_process_group_ranks(group)))
+
+
+def store_of_ranks(prefix: str) -> Store:
+    """What ranks can write to and read from without a collective: a part of the store that the process group was made with."""
+    return distributed.PrefixStore(prefix, distributed.distributed_c10d._get_default_store())  # type: ignore[attr-defined]
+
+
+def _communicates() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_backend() != "fake"
 
 
 # ---------------------------------------------------------------- capture

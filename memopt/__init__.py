@@ -1,9 +1,11 @@
 """memopt: fit PyTorch training into memory by a declarative rewrite of the joint forward-backward graph."""
 
+from .compiler.agreement import RanksDisagreeError
 from .compiler.cache_key import package_version
 from .compiler.compile import compile_with_memopt, explain, trace
 from .compiler.config.load import MemoptConfig, load_config
 from .compiler.errors import ConfigError, LayersError, MemoptWarning
+from .compiler.explain.collectives import CollectiveRow
 from .compiler.explain.explanation import Explanation, GraphExplanation, LayerTotal, ValueRow
 from .compiler.plan.resolve import resolve
 from .compiler.session import PolicyNotApplied
@@ -17,6 +19,7 @@ __version__ = package_version()
 
 __all__ = [
     "Action",
+    "CollectiveRow",
     "ConfigError",
     "Decision",
     "Explanation",
@@ -28,6 +31,7 @@ __all__ = [
     "MemoptWarning",
     "Plan",
     "PolicyNotApplied",
+    "RanksDisagreeError",
     "Rule",
     "RuleKind",
     "SwapCounters",

@@ -8,11 +8,10 @@ from functools import lru_cache
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from .communication import canonical_name, is_message, operator_of
 from .scopes import Scope
 
 _MATMULS = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "_scaled_mm", "_grouped_mm")
-# Longest first: `reduce_scatter_tensor_coalesced` is a reduce_scatter, not a reduce.
-_COLLECTIVES = ("reduce_scatter", "all_gather", "all_to_all", "all_reduce", "broadcast")
 _INDEX_CHOOSING = frozenset(
     {"topk", "sort", "argsort", "argmax", "argmin", "nonzero", "nonzero_static", "multinomial", "bincount", "histc"}
     | {"kthvalue", "mode", "median", "nanmedian", "_unique2", "unique_dim", "unique_consecutive", "searchsorted", "msort"}
@@ -40,8 +39,8 @@ def _target_names(target: object) -> tuple[str, ...]:
         names.append("matmul")
     if "attention" in name:
         names += ["attention", "flash_attention", "scaled_dot_product_attention"]
-    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("_c10d_functional", "c10d_functional", "symm_mem"):
-        names += [c for c in _COLLECTIVES if c in name or c in name.replace("reducescatter", "reduce_scatter")][:1]
+    if (collective := canonical_name(target)) is not None:
+        names += [collective, *(["matmul"] if "matmul" in name else [])]
     return tuple(dict.fromkeys(names))
 
 
@@ -49,7 +48,7 @@ def target_names(node: Node) -> tuple[str, ...]:
     """The names of what the node itself runs: ``addmm``, ``aten.addmm``, ``aten.addmm.default``, ``matmul``."""
     if node.op != "call_function" or node.target is operator.getitem:
         return ()
-    return _target_names(node.target)
+    return _target_names(operator_of(node))
 
 
 def function_names(scope: Scope | None) -> tuple[str, ...]:
@@ -179,20 +178,10 @@ def _is_floating(node: Node) -> bool:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether running the node twice would be seen from outside: ordered effects, printing, asserting."""
-    if getattr(node.target, "__name__", "") == "with_effects":
+    """Whether running the node twice would be seen from outside: ordered effects, printing, asserting, sending."""
+    if getattr(node.target, "__name__", "") == "with_effects" or is_message(node):
         return True
     if any(has_effect(inner) for graph in subgraphs(node) for inner in graph.nodes):
         return True
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and not schema.returns
-
-
-def is_collective(node: Node) -> bool:
-    """Whether the node starts a collective communication."""
-    return bool(set(_COLLECTIVES).intersection(target_names(node)))
-
-
-def is_wait(node: Node) -> bool:
-    """Whether the node waits for a collective."""
-    return "wait_tensor" in target_names(node)

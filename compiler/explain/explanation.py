@@ -20,6 +20,7 @@ from ...passes.swap.journey import Journey
 from ...passes.swap.targets import OFFLOAD
 from ...passes.verify import computed_again, saved_values
 from ..pipeline import Rewritten, split_without_memopt
+from .collectives import CollectiveRow, collective_rows
 from .cost import flops, shape_of
 from .table import render
 
@@ -142,6 +143,11 @@ class GraphExplanation:
         return (*rows, *(_state_row(self.number, node) for node in states))
 
     @cached_property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        """One row per collective of the forward, in its order."""
+        return tuple(collective_rows(self.number, self._facts, self.backward))
+
+    @cached_property
     def totals(self) -> tuple[LayerTotal, ...]:
         """One entry per layer in this graph, and one for the rest."""
         joint = self._facts
@@ -183,6 +189,11 @@ class Explanation:
     def values(self) -> tuple[ValueRow, ...]:
         """One row per value that the backward of the latest call needs, in the order of the forward."""
         return tuple(row for graph in self.current for row in graph.values)
+
+    @property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        """One row per collective that the forward of the latest call ran: its bytes, and whether the backward ran it again."""
+        return tuple(row for graph in self.current for row in graph.collectives)
 
     @cached_property
     def totals(self) -> tuple[LayerTotal, ...]:
@@ -315,4 +326,4 @@ def _saved_by_layer(joint: JointGraph, forward: GraphModule) -> tuple[Counter[in
     return sizes, unknown
 
 
-__all__ = ["Explanation", "GraphExplanation", "LayerTotal", "ValueRow", "explain_session"]
+__all__ = ["CollectiveRow", "Explanation", "GraphExplanation", "LayerTotal", "ValueRow", "explain_session"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch.fx import Node
 
+from ...passes.communication import is_wait
 from ...passes.joint import decision_of, is_recomputed
 from ...passes.operators import target_names
 from ...passes.policy import Plan, Rule, RuleKind
@@ -26,7 +27,8 @@ def raised(made: Rewritten, plan: Plan) -> Iterator[str]:
     rules = {
         rule.field: rule
         for rule in (*plan.pending, *(rule for layer in plan.layers for rule in layer.rules.values()))
-        if rule.kind is RuleKind.RECOMPUTE_SELECT and rule.field in made.matched.effective - made.matched.fulfilled
+        if rule.kind in (RuleKind.RECOMPUTE_SELECT, RuleKind.RECOMPUTE_COMM)
+        and rule.field in made.matched.effective - made.matched.fulfilled
     }
     if not rules or _frees_what_it_keeps(made):
         return
@@ -50,12 +52,14 @@ def _frees_what_it_keeps(made: Rewritten) -> bool:
         if any(is_recomputed(u) for u in node.users) or (decision is not None and decision.rule.startswith("legalize.")):
             kept += _bytes(node)
     for node in joint.forward_operators():
-        if is_recomputed(node) and joint.read_by_backward(node) and not _HEAVY.isdisjoint(target_names(node)):
+        heavy = not _HEAVY.isdisjoint(target_names(node)) or is_wait(node)
+        if heavy and is_recomputed(node) and joint.read_by_backward(node):
             freed += _bytes(node)
     return kept <= freed
 
 
 _HEAVY = frozenset({"matmul", "convolution"})
+"""What torch never recomputes by itself, besides collectives."""
 
 
 def _bytes(node: Node) -> int:

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from .collectives import CollectiveRow
     from .explanation import Explanation, LayerTotal, ValueRow
 
 _WIDE = 160
@@ -52,7 +53,10 @@ def layer_ranges(layers: Iterable[int]) -> str:
 
 def tables(explanation: Explanation, width: int = 200) -> Group:
     """The tables of an explanation, for a rich console ``width`` characters wide."""
-    parts: list[RenderableType] = [_layer_table(explanation), _value_table(explanation.values, narrow=width < _WIDE)]
+    parts: list[RenderableType] = [_layer_table(explanation)]
+    if explanation.collectives:
+        parts.append(_collective_table(explanation.collectives))
+    parts.append(_value_table(explanation.values, narrow=width < _WIDE))
     if len(explanation.current) < len(explanation.graphs):
         numbers = layer_ranges(graph.number for graph in explanation.current)
         parts.append(f"Of {len(explanation.graphs)} graphs, what the latest call ran: {numbers}. The others are in `graphs`.")
@@ -100,6 +104,30 @@ def _cells(total: LayerTotal, *, swaps: bool) -> list[str]:
         str(total.recomputed),
         human_count(total.recomputed_flops) + unknown[2],
     ]
+
+
+def _collective_table(collectives: tuple[CollectiveRow, ...]) -> Table:
+    """How often the collectives of a layer run in the forward, and again in the backward; equal layers in one line."""
+    table = Table(title="Collectives of the forward (each, where a line stands for several layers)", title_justify="left")
+    for name in ("layers", "collective", "in forward", "bytes", "again in backward", "bytes again", "rule"):
+        table.add_column(name, justify="left" if name in ("layers", "collective", "rule") else "right", overflow="fold")
+    by_layer: dict[tuple[int | None, str, str], list[CollectiveRow]] = {}
+    for row in collectives:
+        by_layer.setdefault((row.layer, row.op, row.rule), []).append(row)
+    alike: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
+    for (layer, op, rule), rows in by_layer.items():
+        again = [row for row in rows if row.again]
+        cells = (op, str(len(rows)), _sum_of_bytes(rows), str(len(again)), _sum_of_bytes(again), rule)
+        alike.setdefault((layer is None, cells), []).extend([] if layer is None else [layer])
+    for (_, alike_cells), layers in alike.items():
+        table.add_row(layer_ranges(layers) if layers else "outside layers", *alike_cells)
+    return table
+
+
+def _sum_of_bytes(rows: list[CollectiveRow]) -> str:
+    known = [row.bytes for row in rows if row.bytes is not None]
+    unknown = len(rows) - len(known)
+    return human_bytes(sum(known)) + (f" + {unknown} unknown" if unknown else "")
 
 
 def _value_table(values: tuple[ValueRow, ...], *, narrow: bool) -> Table:

@@ -25,6 +25,7 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
     return [
         *texts,
         *_without_match(plan, training, lost),
+        *_without_collective(plan, training, lost),
         *_without_operators(plan, training, lost),
         *_without_effect(training),
     ]
@@ -108,6 +109,21 @@ def _without_match(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...
         for rule in plan.exclude
         if rule.field not in fields
     ]
+    return texts
+
+
+def _without_collective(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...]) -> list[str]:
+    met = _met(captures)
+    texts = []
+    for rule in plan.pending:
+        if rule.kind is not RuleKind.RECOMPUTE_COMM:
+            continue
+        missing = tuple(i for i in rule.layers if i not in lost and (rule.field, i) not in met)
+        if missing:
+            steps = [step for seen in captures for step in seen.steps]
+            paths = sorted({step.operator for step in steps if step.operator and step.layer in missing})
+            there = f"The collectives there: {', '.join(paths)}." if paths else "No collective runs there."
+            texts.append(f"{rule.field} did not match any collective in {spoken(missing)}, and has no effect there. {there}")
     return texts
 
 

@@ -13,7 +13,7 @@ from ..mark_checkpoint import RULE as CHECKPOINT
 from ..matched import Matched
 from ..operators import viewed
 from .boundaries import keep_what_leaves_a_region, leave_regions_that_recompute_nothing
-from .collectives import decide_collective_with_wait
+from .collectives import decide_collective_with_wait, keep_undecided_collectives
 from .effects import keep_effects
 from .indices import keep_chosen_indices
 from .mutation import keep_reads_of_mutated_inputs
@@ -25,13 +25,14 @@ from .unneeded import drop_what_backward_does_not_need
 
 Legalization = Callable[[JointGraph, Matched], None]
 
-ALWAYS: tuple[Legalization, ...] = (keep_or_replay_random, keep_reads_of_mutated_inputs)
+ALWAYS: tuple[Legalization, ...] = (keep_undecided_collectives, keep_or_replay_random, keep_reads_of_mutated_inputs)
 """What holds without any rule too: torch's own choice would be wrong there."""
 
 WITH_RULES: tuple[Legalization, ...] = (
     decide_tuples_as_one,
     recompute_tails,
     decide_collective_with_wait,
+    keep_undecided_collectives,
     keep_or_replay_random,
     keep_chosen_indices,
     keep_effects,
@@ -56,7 +57,7 @@ def legalize(joint: JointGraph, matched: Matched, *, with_rules: bool) -> None:
     for rule in WITH_RULES if with_rules else ALWAYS:
         rule(joint, matched)
     matched.effective = _recomputing_rules(joint) | matched.fulfilled
-    matched.ineffective = dict.fromkeys(asked - matched.effective - {CHECKPOINT}, NOTHING_RECOMPUTED)
+    matched.ineffective |= dict.fromkeys(asked - matched.effective - {CHECKPOINT}, NOTHING_RECOMPUTED)
 
 
 def _recomputing_rules(joint: JointGraph) -> set[str]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..communication import is_wait
 from ..joint import JointGraph, decide, decision_of, is_recomputed
 from ..matched import Matched
-from ..operators import is_wait, target_names, viewed
+from ..operators import target_names, viewed
 
 _CASTS = frozenset({"_to_copy", "convert_element_type"})
 

@@ -237,6 +237,7 @@ def plan(
     select: Mapping[str, Sequence[int]] | None = None,
     operators: Mapping[str, Sequence[int]] | None = None,
     exclude: Sequence[str] | Mapping[str, Sequence[int]] = (),
+    comm: Mapping[str, Sequence[int]] | None = None,
     swap: Sequence[int] = (),
     swap_modules: Mapping[str, Sequence[int]] | None = None,
     swap_operators: Mapping[str, Sequence[int]] | None = None,
@@ -262,6 +263,7 @@ def plan(
             )
         )
     pending = tuple(rule(RuleKind.RECOMPUTE_SELECT, p, numbers) for p, numbers in (operators or {}).items())
+    pending += tuple(rule(RuleKind.RECOMPUTE_COMM, p, numbers) for p, numbers in (comm or {}).items())
     pending += tuple(rule(RuleKind.SWAP_OP, p, numbers) for p, numbers in (swap_operators or {}).items())
     if isinstance(exclude, Mapping):
         kept = tuple(rule(RuleKind.EXCLUDE_OP, p, numbers) for p, numbers in exclude.items())

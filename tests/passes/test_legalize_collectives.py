@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from memopt.passes.communication import is_collective
 from memopt.passes.legalize.collectives import decide_collective_with_wait
 from memopt.passes.matched import Matched
-from memopt.passes.operators import is_collective
 from printer import Builder, named, recompute, save
 from small_graphs import aten
 
