@@ -28,6 +28,7 @@ class Capture:
         layer_of_path: module path of a layer -> its number; empty where the graph's names do not start at the model.
         layers: the layers that have operators in the graph.
         trains: whether a backward is compiled for it.
+        layer_inputs: where the graph is a layer's, the places among its inputs of what the layer before it returned.
         graph: a copy of it, until it is rewritten.
         inputs: stand-ins for its inputs, until it is rewritten.
         rewritten: what the pipeline made of it; None for inference, and after a hit in torch's compile cache.
@@ -38,6 +39,7 @@ class Capture:
         steps: the collectives of its forward and backward, in their order.
         autocast: the devices and types for which autocast was on.
         call: the number of the model's latest call that ran it, as the session counts.
+        served: where the graph is a layer's, the layers for which it ran -> the latest call of the model in which it did.
     """
 
     number: int
@@ -54,6 +56,17 @@ class Capture:
     steps: tuple[Step, ...] = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
     call: int = 0
+    layer_inputs: tuple[int, ...] = ()
+    served: dict[int, int] = field(default_factory=dict)
+
+    def serve(self, layer: int, call: int) -> bool:
+        """Record that the graph of a layer runs for this one; whether it had not before."""
+        is_new = layer not in self.served
+        self.served[layer] = call
+        if is_new and self.layer_of_path:
+            self.layers |= {layer}
+            self.met |= {(rule, layer) for rule, _ in self.met}
+        return is_new
 
     def rewrite(
         self,
@@ -68,7 +81,9 @@ class Capture:
     ) -> tuple[GraphModule, GraphModule]:
         """Run the pipeline on the joint graph of this capture: a partition function, once ``plan`` is bound."""
         clock = Clock()
-        source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices)
+        # Tensor subclasses become several inputs each: then the places are others.
+        places = self.layer_inputs if self.inputs is None or len(self.inputs) == _primals(module) else ()
+        source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices, places)
         self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path, asynchronous=asynchronous)
         with clock.measure("compare"):
             self.rewritten.matched.warnings.extend(raised(self.rewritten, plan))
@@ -83,8 +98,19 @@ class Capture:
         return forward, backward
 
 
-def capture(number: int, graph: GraphModule, inputs: Any, layer_of_path: dict[str, int], tensors: dict[str, int]) -> Capture:
-    """Record a graph before it is compiled; ``tensors`` are the model's parameters, name without wrappers -> id."""
+def capture(
+    number: int,
+    graph: GraphModule,
+    inputs: Any,
+    layer_of_path: dict[str, int],
+    tensors: dict[str, int],
+    *,
+    is_layer: bool = False,
+) -> Capture:
+    """Record a graph before it is compiled.
+
+    ``tensors`` are the parameters of the model, or of the layer that is compiled by itself: name without wrappers -> id.
+    """
     named = layer_of_path if _starts_at_model(graph, inputs, tensors) else {}
     # The parts of a model that it checkpoints itself, and branches, are graphs within the graph.
     parts = [part.graph for part in graph.modules() if isinstance(part, GraphModule)]
@@ -93,9 +119,12 @@ def capture(number: int, graph: GraphModule, inputs: Any, layer_of_path: dict[st
     trains = torch.is_grad_enabled() and any(
         isinstance(v, torch.Tensor) and v.requires_grad for v in (torch_bridge.fake_inputs(graph) or inputs)
     )
-    return Capture(
+    seen = Capture(
         number, named, layers, trains, snapshot(graph), torch_bridge.fake_inputs(graph), autocast=tuple(_autocast_in_force())
     )
+    if is_layer and named:
+        seen.layer_inputs = torch_bridge.first_differentiable_argument(graph)
+    return seen
 
 
 def _starts_at_model(graph: GraphModule, inputs: Any, tensors: dict[str, int]) -> bool:
@@ -107,6 +136,10 @@ def _starts_at_model(graph: GraphModule, inputs: Any, tensors: dict[str, int]) -
     found = ((module_path(source), value) for source, value in torch_bridge.parameter_inputs(graph, inputs))
     # DistributedDataParallel keeps its model in `module`, and torch may start at either.
     return all(id(value) in (tensors.get(path), tensors.get(path.removeprefix("module."))) for path, value in found)
+
+
+def _primals(joint: GraphModule) -> int:
+    return sum(not torch_bridge.is_tangent(node) for node in joint.graph.find_nodes(op="placeholder"))
 
 
 def _autocast_in_force() -> Iterator[tuple[str, torch.dtype]]:

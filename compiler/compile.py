@@ -2,103 +2,32 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import itertools
 import os
-import pickle
-import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from ..passes.policy import Plan
 from . import torch_bridge
-from .agreement import DEFAULT_TIMEOUT, Agreement, RanksDisagreeError
+from .agreement import DEFAULT_TIMEOUT
 from .arguments import check_arguments, check_call, check_seconds
 from .config.load import ConfigSource, MemoptConfig, load_config
 from .errors import ConfigError, Problem, line_of, quoted
 from .explain.explanation import Explanation, explain_session
 from .explain.stopped import is_whole, stopped
 from .explain.unapplied import unapplied
+from .forward import CompiledForward, Settings, compiled_forward
+from .layered import LayeredForward, attach, detach
 from .lowering import Backend
+from .plan.layers import find_layers
 from .plan.resolve import resolve
-from .session import PolicyNotApplied, Session
+from .session import Session
 from .stand_in import replaced_meta_tensors
 from .untouched import untouched
 
 Layers = str | Sequence[str] | None
-_NUMBER = itertools.count()
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a compiled model was compiled with: plain data, which goes along when the model is copied or pickled."""
-
-    config: MemoptConfig
-    plan: Plan
-    backend: Backend
-    fullgraph: bool
-    dynamic: bool | None
-    options: dict[str, Any] | None
-    ranks_timeout: float = DEFAULT_TIMEOUT
-
-
-class CompiledForward:
-    """The ``forward`` of a compiled model. It lies on the instance, so that the model stays what it was.
-
-    State-dict keys, ``isinstance``, hooks and device moves are untouched; a deep copy, or an unpickled model, gets a compiled
-    forward of its own with the same configuration.
-    """
-
-    def __init__(self, model: nn.Module, settings: Settings, original: Callable[..., Any] | None = None) -> None:
-        self.model = model
-        self.settings = settings
-        self.original = original
-        agreement = Agreement(settings.ranks_timeout)
-        self.session = Session(model, settings.plan, settings.backend, settings.options, agreement=agreement)
-        self._compiled = _compile(self.session, original, fullgraph=settings.fullgraph, dynamic=settings.dynamic)
-        functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
-
-    @torch.compiler.disable(reason="memopt compiles this module by itself")  # type: ignore[no-untyped-call, untyped-decorator]
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's forward, compiled."""
-        session = self.session
-        session.refuse()
-        session.calls += 1
-        runs, captures, breaks = session.runs, len(session.captures), torch_bridge.watch_breaks()
-        try:
-            result = self._compiled(*args, **kwargs)
-        except torch_bridge.BackendCompilerFailed as error:
-            cause = error.inner_exception
-            if isinstance(cause, PolicyNotApplied | RanksDisagreeError | ValueError | AssertionError):
-                raise cause from error
-            raise
-        if len(session.captures) != captures:
-            session.after_capture(breaks())
-        elif session.runs == runs:
-            session.after_eager(breaks())
-        return result
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForward:
-        model = memo.get(id(self.model))
-        if model is None:  # not its truth value: a half-copied Sequential has no length yet
-            model = copy.deepcopy(self.model, memo)
-        return CompiledForward(model, self.settings, copy.deepcopy(self.original, memo))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        try:
-            pickle.dumps(self.settings.backend)
-        except Exception as error:
-            raise pickle.PicklingError(
-                f"backend: {self.settings.backend!r} cannot be pickled, so this compiled model cannot be. Save "
-                "model.state_dict() instead, or compile with a backend that is a name or a module-level function."
-            ) from error
-        return CompiledForward, (self.model, self.settings, self.original)
 
 
 def compile_with_memopt(
@@ -125,7 +54,8 @@ def compile_with_memopt(
         backend: what lowers the graphs: ``"inductor"``, ``"aot_eager"``, any name torch.compile knows whose backend runs
             AOTAutograd, an object made by ``aot_autograd(...)``, or a callable ``(graph, example_inputs) -> callable``
             that is given the forward and the backward graph.
-        scope: ``"model"``: one graph for the whole model.
+        scope: ``"model"``: one graph for the whole model. ``"layer"``: each layer by itself, one compilation for all layers
+            with the same rules and structure, so that its time does not grow with depth; the rest of the model runs as it is.
         layers: where the layers are, if they can't be told: a module path, or several, numbered through in that order.
         pipeline_parallel_size: how many pipeline stages the training has; swap works with one.
         strict: make every warning an error.
@@ -151,11 +81,14 @@ def compile_with_memopt(
     _refuse_missing_directory(config)
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
     settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None, ranks_timeout)
-    before = model.__dict__.get("forward")
-    original = before.original if isinstance(before, CompiledForward) else before
-    forward = CompiledForward(model, settings, original)
+    original = _own_forward(model)
     replaced = getattr(model, "_compiled_call_impl", None) is not None
     note = ["model.compile() was called before; compile_with_memopt replaces what it compiled."] if replaced else []
+    detach(model)
+    if scope == "layer":
+        layered = LayeredForward(model, settings, original)
+        note += attach(layered, find_layers(model, layers) if plan.layers else ())
+    forward: CompiledForward | LayeredForward = layered if scope == "layer" else CompiledForward(model, settings, original)
     forward.session.say([*plan.warnings, *note])
     if replaced:
         model._compiled_call_impl = None
@@ -203,10 +136,10 @@ def trace(
     config = load_config(cfg)
     _refuse_cuda_graphs(config, backend, options)
     plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
-    session = Session(model, plan, backend, dict(options) if options else None, lowers=False)
-    before = model.__dict__.get("forward")
-    original = before.original if isinstance(before, CompiledForward) else before
-    compiled = _compile(session, original, fullgraph=False, dynamic=dynamic)
+    settings = Settings(config, plan, backend, fullgraph=False, dynamic=dynamic, options=dict(options) if options else None)
+    session = Session(model, plan, backend, settings.options, lowers=False)
+    original = _own_forward(model)
+    compiled = compiled_forward(session, type(model).__name__, settings, is_instances=original is not None)
     breaks = torch_bridge.watch_breaks()
     stop: torch_bridge.NeedsValue | None = None
     try:
@@ -217,7 +150,7 @@ def trace(
             torch.enable_grad(),
         ):
             given = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs or {})))
-            compiled(*given[0], **given[1])
+            compiled(model, *([] if original is None else [original]), *given[0], **given[1])
     except torch_bridge.BackendCompilerFailed as error:
         if isinstance(error.inner_exception, ValueError | AssertionError):
             raise error.inner_exception from error
@@ -247,7 +180,7 @@ def explain(model: nn.Module) -> Explanation:
         ValueError: the model was not compiled by memopt, or has not been called with gradients yet.
     """
     forward = model.__dict__.get("forward") if isinstance(model, nn.Module) else None
-    if not isinstance(forward, CompiledForward):
+    if not isinstance(forward, CompiledForward | LayeredForward):
         raise ValueError("model: it was not compiled by memopt. Call compile_with_memopt(model, cfg) first.")
     if not any(c.trains for c in forward.session.captures):
         raise ValueError(
@@ -255,6 +188,12 @@ def explain(model: nn.Module) -> Explanation:
             "memopt.trace(model, cfg, args) to look before running."
         )
     return explain_session(forward.session)
+
+
+def _own_forward(model: nn.Module) -> Any:
+    """The ``forward`` that lies on the instance, if it is not ours."""
+    own = model.__dict__.get("forward")
+    return own.original if isinstance(own, CompiledForward | LayeredForward) else own
 
 
 def _refuse_cuda_graphs(config: MemoptConfig, backend: Backend, options: Mapping[str, Any] | None) -> None:
@@ -276,30 +215,3 @@ def _refuse_missing_directory(config: MemoptConfig) -> None:
 def _check_scope(scope: str) -> None:
     if scope not in ("model", "layer"):
         raise ValueError(f"scope: found {scope!r}; allowed: 'model' or 'layer'.")
-    if scope == "layer":
-        raise ValueError("scope: 'layer' is not available yet; use scope='model'.")
-
-
-def _compile(
-    session: Session, original: Callable[..., Any] | None, *, fullgraph: bool, dynamic: bool | None
-) -> Callable[..., Any]:
-    """Compile a forward under a code object of its own.
-
-    By code object torch counts recompilations, and by its name it learns which sizes change: models must not share one.
-    """
-    template = _call_class_forward if original is None else _call_instance_forward
-    name = f"{type(session.model).__name__}_forward_{next(_NUMBER)}"
-    forward = types.FunctionType(template.__code__.replace(co_name=name), template.__globals__, name)
-    compiled: Callable[..., Any] = torch.compile(forward, backend=session, fullgraph=fullgraph, dynamic=dynamic)
-    if original is None:
-        return functools.partial(compiled, session.model)
-    return functools.partial(compiled, session.model, original)
-
-
-def _call_class_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return type(self).forward(self, *args, **kwargs)
-
-
-def _call_instance_forward(self: nn.Module, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    _ = self.training  # torch then finds the modules through `self`, not through whatever the original closes over
-    return original(*args, **kwargs)

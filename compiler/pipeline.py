@@ -44,12 +44,14 @@ class Source:
         inputs: its example inputs.
         num_fwd_outputs: how many of its outputs the forward returns.
         static_lifetime_input_indices: which inputs are parameters and buffers; None when unknown.
+        layer_input_indices: where the graph is a layer's, which inputs receive what the layer before it returned.
     """
 
     module: GraphModule
     inputs: Sequence[Any]
     num_fwd_outputs: int
     static_lifetime_input_indices: list[int] | None = None
+    layer_input_indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ def rewrite(
             pair = Pair(decided, forward, backward, matched.swapped)
             moves = choose_offload(pair, plan.swap, matched)
             hoist(pair, moves)
-            journeys = plan_journeys(pair, moves, plan.swap.prefetch)
+            # What one layer's graph cannot do for another, the runtime does: it issues the reloads ahead.
+            journeys = plan_journeys(pair, moves, 0 if "" in layer_of_path else plan.swap.prefetch)
             insert_offload(pair, journeys, plan.swap, asynchronous=asynchronous)
             schedule_prefetch(pair, journeys)
             verify_swap(pair, journeys)
@@ -153,6 +156,7 @@ def facts(source: Source, layer_of_path: Mapping[str, int]) -> JointGraph:
         mutated=frozenset(torch_bridge.mutated_inputs(source.module, source.num_fwd_outputs)),
         tangents=tangents,
         num_fwd_outputs=source.num_fwd_outputs,
+        layer_inputs=frozenset(primals[i] for i in source.layer_input_indices if i < len(primals)),
     )
 
 

@@ -43,6 +43,9 @@ class Session:
         calls: how often the model was called.
         said: every warning given so far, once each.
         agreement: how the ranks of a process group agree about collectives; None to compare with nobody.
+        place: the layer that is running, by number and module, where each is compiled by itself.
+        news: how often a graph was captured, or ran for a layer that it had not run for.
+        eager_layers: the layers that ran no captured graph in the latest call.
         ran_eagerly: whether a call has run no captured graph.
     """
 
@@ -57,13 +60,19 @@ class Session:
     said: list[str] = field(default_factory=list)
     ran_eagerly: bool = False
     agreement: Agreement | None = None
+    place: tuple[int, nn.Module] | None = None
+    news: int = 0
+    eager_layers: set[int] = field(default_factory=set)
     _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
         """Compile one captured graph: what torch.compile calls."""
-        paths = {layer.path: layer.index for layer in self.plan.layers}
+        if self.place is None:
+            root, paths = self.model, {layer.path: layer.index for layer in self.plan.layers}
+        else:
+            root, paths = self.place[1], {"": self.place[0]}
         with self._clock.measure("record"):
-            seen = capture(len(self.captures), graph, inputs, paths, _tensors(self.model))
+            seen = capture(len(self.captures), graph, inputs, paths, _tensors(root), is_layer=self.place is not None)
             key = cache_key(self.plan, graph, seen.layer_of_path)
         partition = self._partition(seen)
         if self.lowers:
@@ -73,6 +82,7 @@ class Session:
         else:
             compiled = split_only(self.backend, graph, inputs, partition, self.options)
         self.captures.append(seen)
+        self.news += 1
         if seen.rewritten is not None:
             match_record.write(key, seen.rewritten.matched, seen.steps)
         elif seen.trains:
@@ -82,6 +92,8 @@ class Session:
         def run(*args: Any) -> Any:
             self.runs += 1
             seen.call = self.calls
+            if self.place is not None:
+                self.news += seen.serve(self.place[0], self.calls)
             return compiled(*args)
 
         return run

@@ -12,6 +12,7 @@ from typing import Any, cast
 from unittest import mock
 
 import torch
+import torch._dynamo.config as dynamo_config
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition  # type: ignore[import-untyped]
@@ -356,6 +357,35 @@ def parameter_inputs(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[s
             name = source.name if isinstance(source.name, str) else source.name()
             if name.startswith("L['self']") and "_parameters" in name:
                 yield name, value
+
+
+def first_differentiable_argument(gm: GraphModule) -> tuple[int, ...]:
+    """The place among a captured graph's inputs of the first argument, of those given by the caller, that needs a gradient."""
+    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        source = getattr(node, "_dynamo_source", None)
+        value = node.meta.get("example_value")
+        if source is not None and isinstance(value, torch.Tensor) and value.requires_grad:
+            name = source.name if isinstance(source.name, str) else source.name()
+            if name.startswith(("L['args']", "L['kwargs']")):
+                return (place,)
+    return ()
+
+
+@contextlib.contextmanager
+def recompilations(most: int) -> Iterator[None]:
+    """Within, torch compiles one code object at least ``most`` times before it gives up and runs it as it is."""
+    names = ("recompile_limit", "accumulated_recompile_limit")
+    before = [getattr(dynamo_config, name) for name in names]
+    if all(limit >= most for limit in before):
+        yield
+        return
+    try:
+        for name, limit in zip(names, before, strict=True):
+            setattr(dynamo_config, name, max(limit, most))
+        yield
+    finally:
+        for name, limit in zip(names, before, strict=True):
+            setattr(dynamo_config, name, limit)
 
 
 def copy_sources(module: GraphModule, copy: GraphModule, copies: dict[Node, Node]) -> None:

@@ -54,6 +54,7 @@ class JointGraph:
         parameters: placeholders that live as long as the model does.
         mutated: placeholders whose tensors the forward changes in place.
         num_fwd_outputs: how many of the graph's outputs the forward returns.
+        layer_inputs: where the graph is a layer's, the placeholders that receive what the layer before it returned.
         tangents: placeholders that carry the gradients which arrive at the backward.
         backward: the nodes that run in the backward.
         scopes: where each node of the forward comes from, as far as torch recorded it.
@@ -66,6 +67,7 @@ class JointGraph:
     mutated: frozenset[Node]
     tangents: frozenset[Node]
     num_fwd_outputs: int
+    layer_inputs: frozenset[Node] = frozenset()
     backward: set[Node] = field(init=False)
     scopes: dict[Node, Scope] = field(init=False)
     returned: frozenset[Node] = field(init=False)

@@ -50,7 +50,10 @@ def module_path(source: str) -> str:
 
 
 def find_scope(node: Node, layer_of_path: Mapping[str, int]) -> Scope | None:
-    """Read a node's scope; ``layer_of_path`` maps a layer's module path to its number. None when torch recorded nothing."""
+    """Read a node's scope; None when torch recorded nothing.
+
+    ``layer_of_path`` maps a layer's module path to its number. The path is empty where the whole graph is that layer's.
+    """
     stack = node.meta.get("nn_module_stack")
     sources = node.meta.get("source_fn_stack")
     function, call = "", ""
@@ -59,13 +62,13 @@ def find_scope(node: Node, layer_of_path: Mapping[str, int]) -> Scope | None:
         function = str(getattr(target, "__name__", target))
         if isinstance(target, type):  # a built-in module stands for its function: ("linear_3", torch.nn.Linear)
             function = _CALL_NUMBER.sub("", call)
-    if not stack:
+    layer = layer_of_path.get("")
+    if not stack and layer is None:
         return Scope(None, "", (), function, call) if sources else None
-    layer: int | None = None
     prefix = ""
     path = ""
-    chain: list[tuple[str, str]] = []
-    for key, (source, _) in stack.items():
+    chain: list[tuple[str, str]] = [] if layer is None else [("", "")]
+    for key, (source, _) in (stack or {}).items():
         path = module_path(source)
         found = layer_of_path.get(path)
         # DistributedDataParallel keeps its model in `module`; a user's own `module` is part of the layers' paths.

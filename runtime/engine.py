@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -32,11 +32,17 @@ from .tickets import Handle
 
 @dataclass(eq=False, slots=True)
 class Stored:
-    """What a ticket owns."""
+    """What a ticket owns.
+
+    ``early`` is a reload that was issued before the graph asked for it (``calls.py``), and ``used`` is told how many bytes came
+    back.
+    """
 
     engine: Engine
     parcel: Parcel
     device: torch.device
+    early: Reload | None = None
+    used: Callable[[int], None] | None = None
 
     def let_go(self) -> None:
         """See Owned."""
@@ -137,7 +143,7 @@ class Engine:
             self.tidy()
         return stored
 
-    def prefetch(self, stored: Stored, ticket: Handle) -> Reload:
+    def prefetch(self, stored: Stored, ticket: Handle | None) -> Reload:
         """Start the copy back.
 
         Raises:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import tickets
+from . import calls, tickets
 from .engine import Reload, Stored
 from .errors import Refused, SwapError, swap_error
 from .layout import Layout
@@ -62,7 +62,11 @@ def offload(
         except Refused as refused:
             nbytes = Layout.of(value).nbytes if value.layout == torch.strided else 0
             raise swap_error(refused, name, nbytes, settings.where) from None
-        return tickets.issue(engine.offload(value, name, asynchronous))
+        stored = engine.offload(value, name, asynchronous)
+        ticket = tickets.issue(stored)
+        call = calls.note(tickets.handle_of(ticket))
+        stored.used = call.used if call is not None else None
+        return ticket
 
 
 def prefetch(ticket: torch.Tensor) -> torch.Tensor:
@@ -82,6 +86,10 @@ def prefetch(ticket: torch.Tensor) -> torch.Tensor:
             "set swap.enable to false."
         )
     _refuse_if_abandoned(stored)
+    early, stored.early = stored.early, None
+    if early is not None:
+        early.ticket = handle
+        return tickets.issue(early)
     with torch.no_grad():
         return tickets.issue(stored.engine.prefetch(stored, handle))
 
@@ -116,6 +124,8 @@ def wait(
         )
     with torch.no_grad():
         value = stored.engine.wait(reload)
+        if stored.used is not None:
+            stored.used(stored.parcel.nbytes)
         if not agrees:
             # Some of torch's fake kernels tell other strides than the real ones have; what comes next was made for those told.
             return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)

@@ -25,6 +25,7 @@ from .cost import flops, shape_of
 from .table import render
 
 if TYPE_CHECKING:
+    from ..capture import Capture
     from ..session import Session
 
 BY_TORCH = {
@@ -108,13 +109,17 @@ class GraphExplanation:
 
     Attributes:
         number: its place among the model's captured graphs.
+        layers: where layers are compiled by themselves, those that ran this graph; else empty.
         joint: nodes carry their decision in ``node.meta["memopt"]``.
         forward: the forward graph, before the backend's own changes.
         backward: the backward graph, before the backend's own changes.
     """
 
-    def __init__(self, number: int, rewritten: Rewritten) -> None:
+    def __init__(self, number: int, rewritten: Rewritten, layers: tuple[int, ...] = (), ahead: int = 0) -> None:
+        """``layers``: those that share the graph, where it is a layer's; reloads are issued ``ahead`` layers before then."""
         self.number = number
+        self.layers = layers
+        self._ahead = ahead
         self.joint: GraphModule = rewritten.joint.module
         self.forward = rewritten.forward
         self.backward = rewritten.backward
@@ -140,12 +145,22 @@ class GraphExplanation:
             elif node in again and joint.read_by_backward(node):
                 rows.append(_row(self.number, node, joint, Action.RECOMPUTE))
         states = (node for node, own in saved if own is None and node.target is not OFFLOAD)
-        return (*rows, *(_state_row(self.number, node) for node in states))
+        rows += [_state_row(self.number, node) for node in states]
+        if not self.layers:
+            return tuple(rows)
+        return tuple(self._row_of(row, layer) for layer in self.layers for row in rows)
+
+    def _row_of(self, row: ValueRow, layer: int) -> ValueRow:
+        """The row of one of the layers that share the graph."""
+        if not row.store:
+            return replace(row, layer=layer)
+        return replace(row, layer=layer, leaves=layer, issued=layer + self._ahead, returns=layer)
 
     @cached_property
     def collectives(self) -> tuple[CollectiveRow, ...]:
         """One row per collective of the forward, in its order."""
-        return tuple(collective_rows(self.number, self._facts, self.backward))
+        rows = tuple(collective_rows(self.number, self._facts, self.backward))
+        return tuple(replace(row, layer=layer) for layer in self.layers for row in rows) if self.layers else rows
 
     @cached_property
     def totals(self) -> tuple[LayerTotal, ...]:
@@ -162,6 +177,9 @@ class GraphExplanation:
         for move in {journey.move for journey in self._journeys.values()}:
             moved[_layer(move.value, joint)] += move.size or 0
         parts = (before, after, count, work, unknown, moved, unknown_before, unknown_work)
+        if self.layers:
+            sums = [sum(part.values()) for part in parts]
+            return tuple(LayerTotal(layer, *sums) for layer in self.layers)
         layers = {*(n for part in parts for n in part), *(s.layer for s in joint.scopes.values())}
         return tuple(LayerTotal(n, *(part[n] for part in parts)) for n in sorted(layers, key=lambda n: (n is None, n or 0)))
 
@@ -228,9 +246,16 @@ def explain_session(session: Session) -> Explanation:
     """Explain what a session has captured; what torch's compile cache spared is derived again, without lowering."""
     seen = [session.rewritten(c) for c in session.captures if c.trains]
     latest = max((c.call for c in seen), default=0)
-    graphs = {c.number: GraphExplanation(c.number, c.rewritten) for c in seen if c.rewritten is not None}
-    current = tuple(graphs[c.number] for c in seen if c.number in graphs and c.call == latest)
-    return Explanation(tuple(graphs.values()), tuple(session.said), current)
+    ahead = session.plan.swap.prefetch if session.plan.swap is not None else 0
+
+    def graph(c: Capture, since: int) -> GraphExplanation:
+        assert c.rewritten is not None
+        layers = tuple(sorted(layer for layer, call in c.served.items() if call >= since))
+        return GraphExplanation(c.number, c.rewritten, layers, ahead)
+
+    made = [c for c in seen if c.rewritten is not None]
+    current = tuple(graph(c, latest) for c in made if c.call == latest)
+    return Explanation(tuple(graph(c, 0) for c in made), tuple(session.said), current)
 
 
 def _run_again(joint: JointGraph, backward: GraphModule) -> set[Node]:
@@ -251,7 +276,7 @@ def _layer(node: Node, joint: JointGraph) -> int | None:
 
 def _kind(node: Node, joint: JointGraph) -> str:
     root = storage_root(node)
-    if root.op != "placeholder":
+    if root.op != "placeholder" or root in joint.layer_inputs:
         return "activation"
     return "parameter" if root in joint.parameters else "input"
 
@@ -282,6 +307,9 @@ def _row(graph: int, node: Node, joint: JointGraph, action: Action) -> ValueRow:
     elif kind != "activation":
         reason = f"{'a parameter or buffer' if kind == 'parameter' else 'an input'}, or a view of one: it is in memory anyway"
     names = target_names(producer(node))
+    if node in joint.layer_inputs:
+        names = ("input",)
+        reason = reason if rule else "what the layer was given, which its backward begins with"
     value = node.meta["val"]
     return ValueRow(
         graph,
@@ -312,7 +340,8 @@ def _state_row(graph: int, node: Node) -> ValueRow:
 
 def _saved_storages(joint: JointGraph, forward: GraphModule) -> Iterator[Node]:
     saved = (own for _, own in saved_values(joint, forward) if own is not None and not is_symbolic(own))
-    yield from (root for root in dict.fromkeys(storage_root(n) for n in saved) if root.op != "placeholder")
+    roots = dict.fromkeys(storage_root(n) for n in saved)
+    yield from (root for root in roots if root.op != "placeholder" or root in joint.layer_inputs)
 
 
 def _saved_by_layer(joint: JointGraph, forward: GraphModule) -> tuple[Counter[int | None], Counter[int | None]]:

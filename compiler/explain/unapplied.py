@@ -31,9 +31,9 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
     ]
 
 
-def eager(plan: Plan, breaks: Sequence[str]) -> str:
-    """Say that the model ran without any compiled graph, which layers that concerns, and why."""
-    lost = lost_layers(plan, ())
+def eager(plan: Plan, breaks: Sequence[str], layers: tuple[int, ...] | None = None) -> str:
+    """Say that the model, or some layers, ran without any compiled graph, which layers that concerns, and why."""
+    lost = lost_layers(plan, ()) if layers is None else layers
     whose = f"{named(plan, lost)}: " if lost else ""
     causes = (
         "Usual causes: torch._dynamo.config.recompile_limit was reached (raise it, or pass dynamic=True), or compilation is "

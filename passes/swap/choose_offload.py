@@ -159,10 +159,10 @@ def _same_form(one: Node, other: Node) -> bool:
 def _reason_to_stay(
     pair: Pair, root: Node, crossings: Iterable[Crossing], activations: set[Node], returned: set[Node]
 ) -> str | None:
-    if root.op == "placeholder":
+    if root.op == "placeholder" and root not in pair.joint.layer_inputs:
         return "a parameter or buffer of the model" if root in pair.joint.parameters else "an input of the model"
     originals = _originals(root)
-    given = next((node.name for node in originals if node.op == "placeholder"), None)
+    given = next((node.name for node in originals - {root} if node.op == "placeholder"), None)
     if given is not None:
         return f"a copy of {given}, which a backend may take for the input itself"
     if not originals.isdisjoint(returned):

@@ -38,7 +38,9 @@ def insert_offload(pair: Pair, journeys: Sequence[Journey], policy: SwapPolicy, 
         value = forward[move.value.name]
         default = IN_FLIGHT_CPU if value.meta["val"].device.type == "cpu" else IN_FLIGHT_ACCELERATOR
         limit = policy.in_flight_bytes or default
-        settings = (move.title, move.store, policy.directory, limit, policy.host_limit, asynchronous)
+        # The caller may change a layer's input when the layer has returned.
+        in_background = asynchronous and move.value.op != "placeholder"
+        settings = (move.title, move.store, policy.directory, limit, policy.host_limit, in_background)
         with graph.inserting_after(behind.get(journey.last_use, journey.last_use)):
             ticket = graph.call_function(OFFLOAD, (value, *settings), name=ticket_name(journey))
         behind[journey.last_use] = ticket
