@@ -349,13 +349,19 @@ def _communicates() -> bool:
 
 
 def parameter_inputs(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """The parameters that a captured graph takes from ``self``: where torch found each (its source), and the tensor."""
+    """The parameters that a captured graph takes from ``self``: where torch found each (its source), and the tensor.
+
+    Where DistributedDataParallel's buckets split a graph, its parts are given stand-ins; torch's note of the input still leads
+    to the tensor.
+    """
     for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=False):
         source = getattr(node, "_dynamo_source", None)
         if source is not None:
             name = source.name if isinstance(source.name, str) else source.name()
             if name.startswith("L['self']") and "_parameters" in name:
-                yield name, value
+                noted = getattr(node.meta.get("grapharg"), "_example", None)
+                own = noted() if is_fake(value) and callable(noted) else None
+                yield name, value if own is None else own
 
 
 def copy_sources(module: GraphModule, copy: GraphModule, copies: dict[Node, Node]) -> None:

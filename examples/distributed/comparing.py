@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import torch
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler counts, and need not say that it does
+
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import DeviceType
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -55,8 +56,8 @@ def collectives_in(run: Callable[[], Tensor]) -> tuple[Tensor, Counter[str]]:
     """Run something, and count the collectives that were executed: torch's profiler counts, not memopt."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         result = run()
-    names = [e.name.split("::") for e in seen.events() if e.device_type is DeviceType.CPU and "c10d_functional::" in e.name]
-    found = (next((short for short in _SHORT if name[1].startswith(short)), None) for name in names)
+    names = [event.name.removeprefix("_c10d_functional::") for event in seen.events() if "c10d_functional::" in event.name]
+    found = (next((short for short in _SHORT if name.startswith(short)), None) for name in names)
     return result, Counter(short for short in found if short is not None)
 
 
@@ -71,9 +72,10 @@ def report(model: nn.Module, name: str, forward: Counter[str], backward: Counter
     again = Counter(row.op for row in found.collectives if row.again)
     layers = [str(t.layer) for t in found.totals if t.layer is not None and t.recomputed]
     operators = sum(t.recomputed for t in found.totals if t.layer is not None)
+    graphs = f"{len(found.current)} graph{'s' if len(found.current) > 1 else ''}"
     parts = (
         f"rank {dist.get_rank()}: {Path(name).stem}",
-        f"recomputed: {operators} operators of layers {', '.join(layers)}" if layers else "recomputed: nothing",
+        f"recomputed: {operators} operators of layers {', '.join(layers)} in {graphs}" if layers else "recomputed: nothing",
         f"collectives in forward: {spoken(forward)}",
         f"in backward: {spoken(backward)}",
         f"of them again: {spoken(again)}",

@@ -70,7 +70,8 @@ def main() -> None:
     right = True
     for config in options.config:
         model = memopt.compile_with_memopt(split_over(mesh, build()), config, backend=options.backend)
-        model(symbols)  # compiles
+        loss_of(model(symbols), symbols).backward()  # compiles
+        model.zero_grad()
         logits, forward = collectives_in(lambda model=model: model(symbols))
         _, backward = collectives_in(loss_of(logits, symbols).backward)
         right &= report(model, config, forward, backward, difference(gradients_of(model), expected))
