@@ -109,6 +109,8 @@ def compile_with_memopt(
     scope: str = "model",
     layers: Layers = None,
     pipeline_parallel_size: int = 1,
+    layer_offset: int = 0,
+    num_layers: int | None = None,
     strict: bool = False,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -128,6 +130,8 @@ def compile_with_memopt(
         scope: ``"model"``: one graph for the whole model.
         layers: where the layers are, if they can't be told: a module path, or several, numbered through in that order.
         pipeline_parallel_size: how many pipeline stages the training has; swap works with one.
+        layer_offset: for a stage of a pipeline, the number that its first layer has in the whole model.
+        num_layers: for a stage, how many layers the whole model has: every stage can then be given the same configuration.
         strict: make every warning an error.
         fullgraph: as for ``torch.compile``: an error where the graph breaks.
         dynamic: as for ``torch.compile``.
@@ -149,7 +153,15 @@ def compile_with_memopt(
     _check_scope(scope)
     _refuse_cuda_graphs(config, backend, options)
     _refuse_missing_directory(config)
-    plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
+    plan = resolve(
+        model,
+        config,
+        layers=layers,
+        pipeline_parallel_size=pipeline_parallel_size,
+        layer_offset=layer_offset,
+        num_layers=num_layers,
+        strict=strict,
+    )
     settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None, ranks_timeout)
     before = model.__dict__.get("forward")
     original = before.original if isinstance(before, CompiledForward) else before
@@ -172,6 +184,8 @@ def trace(
     backend: Backend = "inductor",
     layers: Layers = None,
     pipeline_parallel_size: int = 1,
+    layer_offset: int = 0,
+    num_layers: int | None = None,
     strict: bool = False,
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
@@ -191,7 +205,8 @@ def trace(
         cfg: as for :func:`compile_with_memopt`.
         args, kwargs: what the model would be called with.
         device: the device that tensors on the meta device stand for.
-        backend, layers, pipeline_parallel_size, strict, dynamic, options: as for :func:`compile_with_memopt`.
+        backend, layers, pipeline_parallel_size, layer_offset, num_layers, strict, dynamic, options: as for
+            :func:`compile_with_memopt`.
 
     Raises:
         What :func:`compile_with_memopt` raises.
@@ -202,7 +217,15 @@ def trace(
     torch_bridge.check_device(device)
     config = load_config(cfg)
     _refuse_cuda_graphs(config, backend, options)
-    plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
+    plan = resolve(
+        model,
+        config,
+        layers=layers,
+        pipeline_parallel_size=pipeline_parallel_size,
+        layer_offset=layer_offset,
+        num_layers=num_layers,
+        strict=strict,
+    )
     session = Session(model, plan, backend, dict(options) if options else None, lowers=False)
     before = model.__dict__.get("forward")
     original = before.original if isinstance(before, CompiledForward) else before

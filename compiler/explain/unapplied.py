@@ -54,7 +54,7 @@ def lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
 
 def named(plan: Plan, layers: tuple[int, ...]) -> str:
     """``layers 0-1 (layers.0, layers.1)``."""
-    paths = ", ".join(plan.layers[i].path for i in layers[:8]) + (", ..." if len(layers) > 8 else "")
+    paths = ", ".join(plan.layer(i).path for i in layers[:8]) + (", ..." if len(layers) > 8 else "")
     return f"{spoken(layers)} ({paths})"
 
 

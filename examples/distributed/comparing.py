@@ -1,4 +1,4 @@
-"""What the examples beside it have in common: one line per rank about a training step, and its gradients against one process."""
+"""What the examples beside it share: one line per rank about a training step, and its gradients against one process."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ def options_for(script: str, **more: Mapping[str, object]) -> argparse.Namespace
     """The command line of an example: configurations, each run after the other, and a backend."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__.splitlines()[0])
     default = str(Path(script).with_suffix(".yaml"))
-    parser.add_argument("--config", nargs="+", default=[default], help="one or several configurations, tried one after the other")
+    parser.add_argument("--config", nargs="+", default=[default], help="one or several, beside the script or anywhere")
     parser.add_argument("--backend", default="aot_eager", help="inductor is faster in training, and slower to compile")
     for name, settings in more.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **settings)
-    return parser.parse_args()
+    options = parser.parse_args()
+    beside = Path(script).parent
+    options.config = [str(beside / c) if (beside / c).exists() else c for c in options.config]
+    return options
 
 
 def gradients_of(model: nn.Module) -> Gradients:

@@ -23,12 +23,15 @@ WIDTH, VOCABULARY, CONTEXT, BATCH, STEPS = 256, 96, 16, 4, 3
 
 
 class Layer(nn.Module):
+    """One layer."""
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map ``[batch, time, width]`` to the same shape."""
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
@@ -43,6 +46,7 @@ class Model(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, symbols: Tensor) -> Tensor:
+        """Map ``[batch, time]`` to logits."""
         x = self.tokens(symbols)
         for layer in self.layers:
             x = layer(x)

@@ -17,6 +17,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map ``[batch, time, width]`` to the same shape."""
         b, t, _ = x.shape
         q, k, v = (y.view(b, t, -1, WIDTH // HEADS).transpose(1, 2) for y in (self.q(x), self.k(x), self.v(x)))
         attended = F.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True)
@@ -32,6 +33,7 @@ class MLP(nn.Module):
         self.down = nn.Linear(INNER, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map ``[batch, time, width]`` to the same shape."""
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
@@ -45,6 +47,7 @@ class Block(nn.Module):
         self.mlp = mlp or MLP()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map ``[batch, time, width]`` to the same shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -60,6 +63,7 @@ class Llama(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, symbols: Tensor) -> Tensor:
+        """Map ``[batch, time]`` to logits."""
         x = self.tokens(symbols)
         for layer in self.layers:
             x = layer(x)

@@ -1,7 +1,7 @@
 """Tensor and sequence parallelism (``parallelize_module``) with recompute: a Llama-like model over two processes.
 
     torchrun --nproc_per_node 2 examples/distributed/tensor_parallel.py
-    torchrun --nproc_per_node 2 examples/distributed/tensor_parallel.py --config examples/distributed/tensor_parallel_gather.yaml
+    torchrun --nproc_per_node 2 examples/distributed/tensor_parallel.py --config tensor_parallel_gather.yaml
 
 With exclude_op: [AllGather, ReduceScatter] the backward does not communicate a second time; without it, what layers need
 for their backward is gathered again. tensor_parallel_gather.yaml recomputes the gathering alone, and
