@@ -55,6 +55,19 @@ def check_call(args: Any, kwargs: Any) -> None:
         raise TypeError(f"kwargs: found {show(kwargs)}; allowed: a mapping of names to values, or None.")
 
 
+def check_number(name: str, value: object, *, least: int) -> None:
+    """Refuse what is no whole number of at least ``least``.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is less.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: found {show(value)}; allowed: an integer of at least {least}.")
+    if value < least:
+        raise ValueError(f"{name}: found {value}; allowed: an integer of at least {least}.")
+
+
 def check_seconds(name: str, value: object) -> None:
     """Refuse what is no positive number of seconds.
 

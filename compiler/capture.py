@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan
-from ..passes.scopes import find_scope, module_path
+from ..passes.scopes import Places, find_scope
 from . import torch_bridge
 from .clock import Clock
 from .explain.collectives import Step, collective_steps
 from .explain.raised import raised
 from .pipeline import Rewritten, Source, rewrite, snapshot
+from .roots import find_root, key_input, layers_below
 
 
 @dataclass
@@ -39,11 +41,15 @@ class Capture:
         steps: the collectives of its forward and backward, in their order.
         autocast: the devices and types for which autocast was on.
         call: the number of the model's latest call that ran it, as the session counts.
+        root: the path, in the model or in the layer compiled by itself, of the module whose forward it is; None if unknown.
+        key_input: the place of an input that is a parameter, and its path below ``root``: tells for which module it runs.
+        ran_for: the modules whose forward it was, where it is not the model's: several may share a graph.
+        operators: how many operators each layer has in it; None: those of no layer, or of one that is not told.
         served: where the graph is a layer's, the layers for which it ran -> the latest call of the model in which it did.
     """
 
     number: int
-    layer_of_path: dict[str, int]
+    layer_of_path: Places
     layers: frozenset[int]
     trains: bool
     graph: GraphModule | None
@@ -57,6 +63,10 @@ class Capture:
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
     call: int = 0
     layer_inputs: tuple[int, ...] = ()
+    root: str | None = ""
+    key_input: tuple[int, str] | None = None
+    ran_for: set[str] = field(default_factory=set)
+    operators: Counter[int | None] = field(default_factory=Counter)
     served: dict[int, int] = field(default_factory=dict)
 
     def serve(self, layer: int, call: int) -> bool:
@@ -111,10 +121,11 @@ def capture(
 
     ``tensors`` are the parameters of the model, or of the layer that is compiled by itself: name without wrappers -> id.
     """
-    named = layer_of_path if _starts_at_model(graph, inputs, tensors) else {}
+    root = find_root(graph, inputs, tensors)
+    named = layers_below(root, layer_of_path) if root is not None else Places({})
     # The parts of a model that it checkpoints itself, and branches, are graphs within the graph.
     parts = [part.graph for part in graph.modules() if isinstance(part, GraphModule)]
-    scopes = (find_scope(node, named) for part in parts for node in part.nodes if node.op not in ("placeholder", "output"))
+    scopes = [find_scope(node, named) for part in parts for node in part.nodes if node.op not in ("placeholder", "output")]
     layers = frozenset(s.layer for s in scopes if s is not None and s.layer is not None)
     trains = torch.is_grad_enabled() and any(
         isinstance(v, torch.Tensor) and v.requires_grad for v in (torch_bridge.fake_inputs(graph) or inputs)
@@ -122,20 +133,11 @@ def capture(
     seen = Capture(
         number, named, layers, trains, snapshot(graph), torch_bridge.fake_inputs(graph), autocast=tuple(_autocast_in_force())
     )
+    seen.root, seen.key_input = root, key_input(graph)
+    seen.operators = Counter(s.layer for s in scopes if s is not None)
     if is_layer and named:
         seen.layer_inputs = torch_bridge.first_differentiable_argument(graph)
     return seen
-
-
-def _starts_at_model(graph: GraphModule, inputs: Any, tensors: dict[str, int]) -> bool:
-    """Whether ``self`` in the graph is the model, judged by its parameters.
-
-    After a graph break torch compiles a layer's own ``forward``, in which ``self`` is the layer: names of that graph then say
-    nothing about the layer's number, and the graph may serve several layers.
-    """
-    found = ((module_path(source), value) for source, value in torch_bridge.parameter_inputs(graph, inputs))
-    # DistributedDataParallel keeps its model in `module`, and torch may start at either.
-    return all(id(value) in (tensors.get(path), tensors.get(path.removeprefix("module."))) for path, value in found)
 
 
 def _primals(joint: GraphModule) -> int:

@@ -19,7 +19,7 @@ from .explain.explanation import Explanation, explain_session
 from .explain.stopped import is_whole, stopped
 from .explain.unapplied import unapplied
 from .forward import CompiledForward, Settings, compiled_forward
-from .layered import LayeredForward, attach, detach
+from .layered import LayeredForward, attach, conflicts, detach
 from .lowering import Backend
 from .plan.layers import find_layers
 from .plan.resolve import resolve
@@ -38,6 +38,8 @@ def compile_with_memopt(
     scope: str = "model",
     layers: Layers = None,
     pipeline_parallel_size: int = 1,
+    layer_offset: int = 0,
+    num_layers: int | None = None,
     strict: bool = False,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -58,6 +60,8 @@ def compile_with_memopt(
             with the same rules and structure, so that its time does not grow with depth; the rest of the model runs as it is.
         layers: where the layers are, if they can't be told: a module path, or several, numbered through in that order.
         pipeline_parallel_size: how many pipeline stages the training has; swap works with one.
+        layer_offset: for a stage of a pipeline, the number that its first layer has in the whole model.
+        num_layers: for a stage, how many layers the whole model has: every stage can then be given the same configuration.
         strict: make every warning an error.
         fullgraph: as for ``torch.compile``: an error where the graph breaks.
         dynamic: as for ``torch.compile``.
@@ -79,17 +83,26 @@ def compile_with_memopt(
     _check_scope(scope)
     _refuse_cuda_graphs(config, backend, options)
     _refuse_missing_directory(config)
-    plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
+    plan = resolve(
+        model,
+        config,
+        layers=layers,
+        pipeline_parallel_size=pipeline_parallel_size,
+        layer_offset=layer_offset,
+        num_layers=num_layers,
+        strict=strict,
+    )
     settings = Settings(config, plan, backend, fullgraph, dynamic, dict(options) if options else None, ranks_timeout)
     original = _own_forward(model)
     replaced = getattr(model, "_compiled_call_impl", None) is not None
     note = ["model.compile() was called before; compile_with_memopt replaces what it compiled."] if replaced else []
+    stack = find_layers(model, layers, first=layer_offset) if scope == "layer" and plan.layers else ()
+    made = LayeredForward if scope == "layer" else CompiledForward
+    forward = made(model, settings, original)
+    forward.session.say([*plan.warnings, *note, *conflicts(plan, stack)])
     detach(model)
-    if scope == "layer":
-        layered = LayeredForward(model, settings, original)
-        note += attach(layered, find_layers(model, layers) if plan.layers else ())
-    forward: CompiledForward | LayeredForward = layered if scope == "layer" else CompiledForward(model, settings, original)
-    forward.session.say([*plan.warnings, *note])
+    if isinstance(forward, LayeredForward):
+        attach(forward, stack)
     if replaced:
         model._compiled_call_impl = None
     object.__setattr__(model, "forward", forward)
@@ -105,6 +118,8 @@ def trace(
     backend: Backend = "inductor",
     layers: Layers = None,
     pipeline_parallel_size: int = 1,
+    layer_offset: int = 0,
+    num_layers: int | None = None,
     strict: bool = False,
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
@@ -124,7 +139,8 @@ def trace(
         cfg: as for :func:`compile_with_memopt`.
         args, kwargs: what the model would be called with.
         device: the device that tensors on the meta device stand for.
-        backend, layers, pipeline_parallel_size, strict, dynamic, options: as for :func:`compile_with_memopt`.
+        backend, layers, pipeline_parallel_size, layer_offset, num_layers, strict, dynamic, options: as for
+            :func:`compile_with_memopt`.
 
     Raises:
         What :func:`compile_with_memopt` raises.
@@ -135,7 +151,15 @@ def trace(
     torch_bridge.check_device(device)
     config = load_config(cfg)
     _refuse_cuda_graphs(config, backend, options)
-    plan = resolve(model, config, layers=layers, pipeline_parallel_size=pipeline_parallel_size, strict=strict)
+    plan = resolve(
+        model,
+        config,
+        layers=layers,
+        pipeline_parallel_size=pipeline_parallel_size,
+        layer_offset=layer_offset,
+        num_layers=num_layers,
+        strict=strict,
+    )
     settings = Settings(config, plan, backend, fullgraph=False, dynamic=dynamic, options=dict(options) if options else None)
     session = Session(model, plan, backend, settings.options, lowers=False)
     original = _own_forward(model)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from ..passes.policy import Plan
@@ -27,6 +28,7 @@ from . import torch_bridge
 from .explain.unapplied import eager, unapplied
 from .forward import Settings, causes_raised, compiled_forward
 from .plan.layers import Layer
+from .session import Session
 
 Group = Callable[..., Any]
 """Runs the forward of any layer with one policy and structure: the layer comes first, then its arguments."""
@@ -85,7 +87,7 @@ class LayeredForward:
         group = self._groups.get(key)
         if group is None:
             title = f"{type(layer).__name__}_{index}"
-            group = compiled_forward(self.session, title, self.settings, is_instances=original is not None)
+            group = compiled_forward(_Backend(self.session), title, self.settings, is_instances=original is not None)
             self._groups[key] = group
         return group
 
@@ -104,6 +106,16 @@ class LayeredForward:
     def __reduce__(self) -> tuple[Any, ...]:
         self.settings.check_picklable()
         return LayeredForward, (self.model, self.settings, self.original)
+
+
+class _Backend:
+    """The backend of one group: where a graph breaks, torch goes on in code that all groups share, and tells them by this."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any], **more: Any) -> torch_bridge.Compiled:
+        return self._session(graph, inputs, **more)
 
 
 class LayerForward:
@@ -133,21 +145,23 @@ class LayerForward:
         return LayerForward, (self.owner, self.index, self.layer, self.original)
 
 
-def attach(forward: LayeredForward, stack: Sequence[Layer]) -> list[str]:
-    """Give every layer of the model its forward. Returns what the user should hear."""
-    owners: dict[int, int] = {}
-    plan, texts = forward.settings.plan, []
-    for index, layer in ((entry.index, entry.module) for entry in stack):
-        first = owners.setdefault(id(layer), index)
-        if first != index:
-            if policy_of(plan, first) != policy_of(plan, index):
-                texts.append(
-                    f"layers {first} and {index} are one module, and have different rules: with scope='layer' it follows "
-                    f"those of layer {first}. Give both the same, or use scope='model'."
-                )
-            continue
-        object.__setattr__(layer, "forward", LayerForward(forward, index, layer, layer.__dict__.get("forward")))
-    return texts
+def conflicts(plan: Plan, stack: Sequence[Layer]) -> list[str]:
+    """What the user should hear of modules that are several layers with different rules."""
+    first: dict[int, int] = {}
+    return [
+        f"layers {first[id(layer.module)]} and {layer.index} are one module, and have different rules: with scope='layer' it "
+        f"follows those of layer {first[id(layer.module)]}. Give both the same, or use scope='model'."
+        for layer in stack
+        if policy_of(plan, first.setdefault(id(layer.module), layer.index)) != policy_of(plan, layer.index)
+    ]
+
+
+def attach(forward: LayeredForward, stack: Sequence[Layer]) -> None:
+    """Give every layer of the model its forward; a module that is several layers has that of the first."""
+    first = {id(layer.module): layer for layer in reversed(stack)}
+    for layer in first.values():
+        own = layer.module.__dict__.get("forward")
+        object.__setattr__(layer.module, "forward", LayerForward(forward, layer.index, layer.module, own))
 
 
 def detach(model: nn.Module) -> None:
@@ -166,7 +180,7 @@ def detach(model: nn.Module) -> None:
 
 def policy_of(plan: Plan, index: int) -> Hashable:
     """What holds in a layer, as far as compiling it depends on it: equal for layers that can share a compilation."""
-    layer = plan.layers[index]
+    layer = plan.layer(index)
     return (
         layer.recompute_full,
         layer.recompute,

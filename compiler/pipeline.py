@@ -18,6 +18,7 @@ from ..passes.mark_comm import mark_comm
 from ..passes.mark_exclude import mark_exclude
 from ..passes.mark_recompute import mark_recompute
 from ..passes.matched import Matched
+from ..passes.order_saved import order_saved
 from ..passes.pin_mutated_inputs import pin_mutated_inputs
 from ..passes.policy import Plan
 from ..passes.swap.choose_offload import choose_offload
@@ -117,6 +118,7 @@ def rewrite(
             source.module, source.inputs, source.num_fwd_outputs, source.static_lifetime_input_indices
         )
     with clock.measure("verify"):
+        order_saved(forward, backward, source.num_fwd_outputs)
         verify(decided, forward, backward)
     journeys: list[Journey] = []
     if matched.swapped and plan.swap is not None:

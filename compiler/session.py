@@ -63,6 +63,7 @@ class Session:
     place: tuple[int, nn.Module] | None = None
     news: int = 0
     eager_layers: set[int] = field(default_factory=set)
+    _names: dict[int, str] = field(default_factory=dict)
     _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
@@ -94,9 +95,25 @@ class Session:
             seen.call = self.calls
             if self.place is not None:
                 self.news += seen.serve(self.place[0], self.calls)
+            if seen.root != "" and seen.key_input is not None:
+                self.news += self._note_root(seen, args)
             return compiled(*args)
 
         return run
+
+    def _note_root(self, seen: Capture, args: Sequence[Any]) -> bool:
+        """Note for which module the graph of an inner module runs now; whether that is new."""
+        assert seen.key_input is not None
+        place, path = seen.key_input
+        name = self._names.get(id(args[place]))
+        if name is None:
+            self._names = {number: name for name, number in _tensors(self.model).items()}
+            name = self._names.get(id(args[place]), "")
+        root = name.removesuffix(path).removesuffix(".") if name.endswith(path) else None
+        if root is None or root in seen.ran_for:
+            return False
+        seen.ran_for.add(root)
+        return True
 
     def rewritten(self, seen: Capture) -> Capture:
         """The capture with its graphs: made again, without lowering, where torch's cache had spared making them."""

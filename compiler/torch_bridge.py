@@ -350,24 +350,27 @@ def _communicates() -> bool:
 
 
 def parameter_inputs(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """The parameters that a captured graph takes from ``self``: where torch found each (its source), and the tensor."""
+    """The parameters that a captured graph takes from the module whose forward it is, or from another local variable.
+
+    Yields where torch found each (its source, ``L['self']._modules['mlp']._parameters['weight']``), and the tensor.
+
+    Where DistributedDataParallel's buckets split a graph, its parts are given stand-ins; torch's note of the input still leads
+    to the tensor.
+    """
     for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=False):
-        source = getattr(node, "_dynamo_source", None)
-        if source is not None:
-            name = source.name if isinstance(source.name, str) else source.name()
-            if name.startswith("L['self']") and "_parameters" in name:
-                yield name, value
+        if _is_own_parameter(node):
+            noted = getattr(node.meta.get("grapharg"), "_example", None)
+            own = noted() if is_fake(value) and callable(noted) else None
+            yield _source_name(node), value if own is None else own
 
 
 def first_differentiable_argument(gm: GraphModule) -> tuple[int, ...]:
     """The place among a captured graph's inputs of the first argument, of those given by the caller, that needs a gradient."""
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        source = getattr(node, "_dynamo_source", None)
         value = node.meta.get("example_value")
-        if source is not None and isinstance(value, torch.Tensor) and value.requires_grad:
-            name = source.name if isinstance(source.name, str) else source.name()
-            if name.startswith(("L['args']", "L['kwargs']")):
-                return (place,)
+        given = _source_name(node).startswith("L[") and not _is_own_parameter(node)
+        if given and isinstance(value, torch.Tensor) and value.requires_grad:
+            return (place,)
     return ()
 
 
@@ -386,6 +389,27 @@ def recompilations(most: int) -> Iterator[None]:
     finally:
         for name, limit in zip(names, before, strict=True):
             setattr(dynamo_config, name, limit)
+
+
+def first_parameter_input(gm: GraphModule) -> tuple[int, str] | None:
+    """The place among a captured graph's inputs of a parameter of a module, and where torch found it."""
+    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        if _is_own_parameter(node):
+            return place, _source_name(node)
+    return None
+
+
+def _is_own_parameter(node: Node) -> bool:
+    name = _source_name(node)
+    return name.startswith("L['") and "_parameters[" in name
+
+
+def _source_name(node: Node) -> str:
+    """Where torch found an input of a captured graph, as text; empty when it does not say."""
+    source = getattr(node, "_dynamo_source", None)
+    if source is None:
+        return ""
+    return str(source.name if isinstance(source.name, str) else source.name())
 
 
 def copy_sources(module: GraphModule, copy: GraphModule, copies: dict[Node, Node]) -> None:

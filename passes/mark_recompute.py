@@ -31,7 +31,7 @@ def mark_recompute(joint: JointGraph, plan: Plan, matched: Matched) -> None:
         if scope is None or scope.layer is None:
             continue
         named = rule_naming(node, scope, pending, matched)
-        found = _by_layer_or_module(plan.layers[scope.layer], scope)
+        found = _by_layer_or_module(plan.layer(scope.layer), scope)
         if found is None and named is not None:
             rule, path, call = named
             found = rule, (path, scope.chain[-1][1], call), f"operator {path} is recomputed"

@@ -112,6 +112,7 @@ class Plan:
             there, only a graph can tell.
         strict: warnings are errors.
         swap: how values are swapped; None when nothing is.
+        whole: how many layers the whole model has, of which a stage of a pipeline has some; None for all of them here.
     """
 
     layers: tuple[LayerPlan, ...]
@@ -122,11 +123,16 @@ class Plan:
     no_module: tuple[Rule, ...] = ()
     strict: bool = False
     swap: SwapPolicy | None = None
+    whole: int | None = None
 
     @property
     def num_layers(self) -> int:
-        """How many layers the model has, through all stacks."""
-        return len(self.layers)
+        """How many layers the whole model has, through all stacks and stages."""
+        return len(self.layers) if self.whole is None else self.whole
+
+    def layer(self, number: int) -> LayerPlan:
+        """What holds in the layer of this number."""
+        return self.layers[number - self.layers[0].index]
 
     @property
     def is_empty(self) -> bool:

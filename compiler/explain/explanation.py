@@ -22,6 +22,7 @@ from ...passes.verify import computed_again, saved_values
 from ..pipeline import Rewritten, split_without_memopt
 from .collectives import CollectiveRow, collective_rows
 from .cost import flops, shape_of
+from .shares import shares
 from .table import render
 
 if TYPE_CHECKING:
@@ -255,7 +256,8 @@ def explain_session(session: Session) -> Explanation:
 
     made = [c for c in seen if c.rewritten is not None]
     current = tuple(graph(c, latest) for c in made if c.call == latest)
-    return Explanation(tuple(graph(c, 0) for c in made), tuple(session.said), current)
+    held = shares(session.plan, session.captures)
+    return Explanation(tuple(graph(c, 0) for c in made), tuple(session.said), current, held)
 
 
 def _run_again(joint: JointGraph, backward: GraphModule) -> set[Node]:

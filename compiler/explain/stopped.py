@@ -8,7 +8,8 @@ from ...passes.policy import Plan
 from .. import torch_bridge
 from ..capture import Capture
 from ..places import place_in, place_of
-from .unapplied import lost_layers, named
+from .spoken_layers import named
+from .unapplied import lost_layers
 
 _SPOKEN = {"aten._local_scalar_dense.default": "`.item()`, or a tensor as a condition"}
 

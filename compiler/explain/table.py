@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Literal
 
@@ -54,6 +54,8 @@ def layer_ranges(layers: Iterable[int]) -> str:
 def tables(explanation: Explanation, width: int = 200) -> Group:
     """The tables of an explanation, for a rich console ``width`` characters wide."""
     parts: list[RenderableType] = [_layer_table(explanation)]
+    if any(share < 1 for share in explanation.shares.values()):
+        parts.append(_spoken_shares(explanation.shares))
     if explanation.collectives:
         parts.append(_collective_table(explanation.collectives))
     parts.append(_value_table(explanation.values, narrow=width < _WIDE))
@@ -104,6 +106,15 @@ def _cells(total: LayerTotal, *, swaps: bool) -> list[str]:
         str(total.recomputed),
         human_count(total.recomputed_flops) + unknown[2],
     ]
+
+
+def _spoken_shares(shares: Mapping[int, float]) -> str:
+    """How much of which layers is under its rules, where it is not all of all."""
+    layers: dict[str, list[int]] = {}
+    for layer, share in shares.items():
+        layers.setdefault(f"{share:.0%}", []).append(layer)
+    parts = (f"layers {layer_ranges(numbers)}: {share}" for share, numbers in layers.items())
+    return f"Share of each layer's operators that its rules reach: {'; '.join(parts)}."
 
 
 def _collective_table(collectives: tuple[CollectiveRow, ...]) -> Table:

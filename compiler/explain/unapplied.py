@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from ...passes.policy import Plan, Rule, RuleKind
 from ..capture import Capture
 from ..config.layer_specs import spoken
+from ..roots import layer_around
+from .shares import REMEDY, told_of_breaks
+from .spoken_layers import named, reasons
 
 
 def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) -> list[str]:
@@ -18,12 +21,14 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
         breaks: torch's reasons for the graph breaks met on the way, one line each, with their places.
     """
     training = [seen for seen in captures if seen.trains]
-    lost = lost_layers(plan, training or captures)
-    texts = [_lost_text(plan, lost, breaks)] if lost else []
+    alone = {layer for seen in captures for layer in seen.served}
+    lost = tuple(i for i in lost_layers(plan, training or captures) if i not in alone)
+    texts = [_lost_text(plan, captures, lost, breaks)] if lost else []
     if not training:
         return texts
     return [
         *texts,
+        *told_of_breaks(plan, captures, breaks),
         *_without_match(plan, training, lost),
         *_without_collective(plan, training, lost),
         *_without_operators(plan, training, lost),
@@ -41,7 +46,7 @@ def eager(plan: Plan, breaks: Sequence[str], layers: tuple[int, ...] | None = No
     )
     return (
         f"{whose}the model ran without any graph that memopt compiled: torch.compile fell back to eager, so the configuration "
-        f"has no effect in this call. {_why(breaks) or causes}"
+        f"has no effect in this call. {reasons(breaks) or causes}"
     )
 
 
@@ -52,22 +57,17 @@ def lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
     return tuple(sorted({i for rule in rules for i in rule.layers} - seen))
 
 
-def named(plan: Plan, layers: tuple[int, ...]) -> str:
-    """``layers 0-1 (layers.0, layers.1)``."""
-    paths = ", ".join(plan.layers[i].path for i in layers[:8]) + (", ..." if len(layers) > 8 else "")
-    return f"{spoken(layers)} ({paths})"
-
-
-def _why(breaks: Sequence[str]) -> str:
-    return f"The graph broke at: {'; '.join(breaks)}." if breaks else ""
-
-
-def _lost_text(plan: Plan, lost: tuple[int, ...], breaks: Sequence[str]) -> str:
-    why = f"{_why(breaks)} ".lstrip()
-    return (
-        f"{named(plan, lost)}: no captured graph names them, so their rules have no effect and torch decides. {why}"
-        "Either they did not run, or they run in graphs of their own: with fullgraph=True, torch says what breaks the graph."
-    )
+def _lost_text(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...], breaks: Sequence[str]) -> str:
+    paths = {layer.path: layer.index for layer in plan.layers}
+    shared = {layer_around(root, paths) for seen in captures for root in seen.ran_for} & set(lost)
+    why = f"{reasons(breaks)} ".lstrip()
+    if shared:
+        how = f"torch compiles their forward by itself, and one graph may serve several layers. {why}{REMEDY}"
+    else:
+        how = (
+            f"{why}Either they did not run, or they run in graphs of their own. {REMEDY} With fullgraph=True, torch says more."
+        )
+    return f"{named(plan, lost)}: no captured graph names them, so their rules have no effect and torch decides: {how}"
 
 
 def _met(captures: Sequence[Capture]) -> frozenset[tuple[str, int]]:

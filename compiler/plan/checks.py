@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ...passes.policy import Rule, RuleKind
 from ..config.layer_specs import canonical, parse_item, parse_layers, spoken, written_items
@@ -99,6 +99,20 @@ def check_swap(config: MemoptConfig, num_layers: int, pipeline_parallel_size: in
         )
 
 
+def check_stage(config: MemoptConfig, numbers: range, num_layers: int, report: Report) -> None:
+    """A stage of a pipeline lies within the whole model, and does not swap: it has no next layer to be fetched at."""
+    if num_layers < numbers.stop:
+        found = f"{num_layers}, and this model's layers are {numbers.start} to {numbers.stop - 1}"
+        report.problem(("num_layers",), found, f"at least {numbers.stop}, the layers of the whole model")
+    elif config.swap.enable and len(numbers) < num_layers:
+        report.problem(
+            ("swap", "enable"),
+            f"True with a model that has {counted(len(numbers), 'layer')} of {num_layers}: a stage of a pipeline",
+            "swap without pipeline parallelism",
+            "To save memory under pipeline parallelism, use recompute.",
+        )
+
+
 def check_ranges(config: MemoptConfig, rules: Rules, num_layers: int, report: Report) -> None:
     """Layer numbers against the number of layers, and, for swap, against the prefetch."""
     ahead = config.swap.default_prefetch
@@ -116,12 +130,12 @@ def check_ranges(config: MemoptConfig, rules: Rules, num_layers: int, report: Re
 
 
 def check_overlap(
-    rules: Rules, recomputed: Sequence[Mapping[str, Rule]], swapped: Sequence[Mapping[str, Rule]], report: Report
+    rules: Rules, recomputed: Mapping[int, Mapping[str, Rule]], swapped: Mapping[int, Mapping[str, Rule]], report: Report
 ) -> None:
     """Report every layer and module, with its parents and children, that is both recomputed and swapped."""
     pairs: dict[tuple[Rule, str, Rule, str], list[int]] = {}
-    for layer, (recompute, swap) in enumerate(zip(recomputed, swapped, strict=True)):
-        for pair in _pairs(rules, layer, recompute, swap):
+    for layer, recompute in recomputed.items():
+        for pair in _pairs(rules, layer, recompute, swapped[layer]):
             pairs.setdefault(pair, []).append(layer)
     for (rule, path, other, other_path), layers in pairs.items():
         if path:

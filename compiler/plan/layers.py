@@ -56,8 +56,8 @@ class _Stack:
         return f"{_quoted(self.path)}: {counted(self.count, 'layer')} of {names}, {counted(self.parameters, 'parameter')}"
 
 
-def find_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -> tuple[Layer, ...]:
-    """The layers of ``model``, numbered from 0.
+def find_layers(model: nn.Module, layers: str | Sequence[str] | None = None, *, first: int = 0) -> tuple[Layer, ...]:
+    """The layers of ``model``, numbered from ``first``.
 
     Without ``layers`` they are looked for: the ``ModuleList``, ``Sequential`` or numbered ``ModuleDict`` that holds most
     parameters in children of one class. A container within another one's children (the experts of a layer) is no
@@ -68,6 +68,7 @@ def find_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -> 
         model: any module, on any device, also the meta device.
         layers: the path of the stack, or of several that are numbered through in that order. A named stack may hold
             children of different classes.
+        first: the number of the first one.
 
     Raises:
         LayersError: no stack is found, or several may be meant, or ``layers`` names none; candidates are listed.
@@ -80,7 +81,7 @@ def find_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -> 
     found = [
         (f"{stack.path}.{name}" if stack.path else name, child) for stack in stacks for name, child in children(stack.module)
     ]
-    return tuple(Layer(index, path, module) for index, (path, module) in enumerate(found))
+    return tuple(Layer(index, path, module) for index, (path, module) in enumerate(found, first))
 
 
 def _find(model: nn.Module) -> _Stack:

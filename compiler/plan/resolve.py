@@ -8,10 +8,11 @@ from dataclasses import replace
 from torch import nn
 
 from ...passes.policy import LayerPlan, Plan, Rule, RuleKind, SwapPolicy
+from ..arguments import check_number
 from ..config.layer_specs import spoken
 from ..config.load import ConfigSource, MemoptConfig, load_config
 from ..errors import LayersError, quoted
-from .checks import Report, check_no_effect, check_overlap, check_ranges, check_swap
+from .checks import Report, check_no_effect, check_overlap, check_ranges, check_stage, check_swap
 from .layers import Layer, find_layers
 from .paths import relative_module_paths
 from .pattern_matcher import PatternMatcher, nearest_paths
@@ -26,6 +27,8 @@ def resolve(
     *,
     layers: str | Sequence[str] | None = None,
     pipeline_parallel_size: int = 1,
+    layer_offset: int = 0,
+    num_layers: int | None = None,
     strict: bool = False,
 ) -> Plan:
     """Say which rule holds where. Pure: the model is only looked at, may be on the meta device, and nothing is compiled.
@@ -35,6 +38,9 @@ def resolve(
         cfg: a configuration, or anything `load_config` reads.
         layers: see `find_layers`.
         pipeline_parallel_size: how many pipeline stages the training uses; swap works with 1 only.
+        layer_offset: for a stage of a pipeline, the number that its first layer has in the whole model.
+        num_layers: how many layers the whole model has; what the configuration says about layers of other stages is then left
+            to these. None where the last of this model's layers is the last of all.
         strict: make an error of every warning.
 
     Returns:
@@ -43,20 +49,27 @@ def resolve(
     Raises:
         ConfigError: the configuration is wrong for this model; every problem is listed.
         LayersError: the layers are not found. A configuration that switches everything off needs none.
+        TypeError, ValueError: ``layer_offset`` or ``num_layers`` is no number of layers.
     """
+    check_number("layer_offset", layer_offset, least=0)
+    if num_layers is not None:
+        check_number("num_layers", num_layers, least=1)
     config = load_config(cfg)
     rules = active_rules(config)
     try:
-        stack = find_layers(model, layers)
+        stack = find_layers(model, layers, first=layer_offset)
     except LayersError:
         if layers is not None or rules or config.swap.enable:
             raise
         stack = ()
     report = Report(config)
+    numbers = range(layer_offset, layer_offset + len(stack))
+    whole = numbers.stop if num_layers is None else num_layers
     check_no_effect(config, report)
-    check_swap(config, len(stack), pipeline_parallel_size, report)
-    check_ranges(config, rules, len(stack), report)
-    rules = rules.within(len(stack))
+    check_stage(config, numbers, whole, report)
+    check_swap(config, whole, pipeline_parallel_size, report)
+    check_ranges(config, rules, whole, report)
+    rules = rules.within(numbers)
     resolver = _Resolver(config, stack, rules)
     check_overlap(rules, resolver.recomputed, resolver.swapped, report)
     resolver.warn(report)
@@ -64,14 +77,13 @@ def resolve(
     return Plan(
         layers=resolver.layer_plans(),
         pending=tuple(resolver.pending),
-        exclude=tuple(
-            rule for rule in rules.exclude(len(stack)) if rule.literal or not resolver.matcher.given_up(rule.pattern)
-        ),
+        exclude=tuple(rule for rule in rules.exclude(numbers) if rule.literal or not resolver.matcher.given_up(rule.pattern)),
         warnings=report.warnings,
         hints=resolver.hints,
         strict=strict,
         no_module=tuple(resolver.no_module),
         swap=_swap_policy(config) if rules.swap_layer or rules.swap_op else None,
+        whole=whole,
     )
 
 
@@ -97,7 +109,7 @@ class _Resolver:
     """Matches the rules' patterns against the modules of every layer.
 
     Attributes:
-        recomputed: for each layer, path -> the rule that recomputes it; a path within another one is left out.
+        recomputed: for each layer's number, path -> the rule that recomputes it; a path within another one is left out.
         swapped: the same for swap.
         pending: the rules to be looked for among operators.
         no_module: as in `Plan`.
@@ -109,7 +121,7 @@ class _Resolver:
         self.stack = stack
         self.rules = rules
         self.matcher = PatternMatcher()
-        self.paths = [relative_module_paths(layer.module) for layer in stack]
+        self.paths = {layer.index: relative_module_paths(layer.module) for layer in stack}
         self.recomputed = self._cover(rules.recompute_full, rules.recompute_select)
         self.swapped = self._cover(rules.swap_layer, rules.swap_op)
         self.pending: list[Rule] = []
@@ -118,9 +130,9 @@ class _Resolver:
         for rule, whole in rules.patterns():
             self._look_for(rule, whole)
 
-    def _cover(self, whole: Sequence[Rule], patterns: Sequence[Rule]) -> list[dict[str, Rule]]:
+    def _cover(self, whole: Sequence[Rule], patterns: Sequence[Rule]) -> dict[int, dict[str, Rule]]:
         """For each layer, the paths the rules name, without those that lie within another; the first rule counts."""
-        found: list[dict[str, Rule]] = [{} for _ in self.stack]
+        found: dict[int, dict[str, Rule]] = {layer: {} for layer in self.paths}
         for rule in whole:
             for layer in rule.layers:
                 found[layer].setdefault("", rule)
@@ -129,10 +141,10 @@ class _Resolver:
                 if "" not in found[layer]:
                     for path in self.matcher.matched(rule.pattern, self.paths[layer]):
                         found[layer].setdefault(path, rule)
-        return [
-            {path: named[path] for path in ("", *paths) if path in named and not _is_covered(path, named)}
-            for named, paths in zip(found, self.paths, strict=True)
-        ]
+        return {
+            layer: {path: named[path] for path in ("", *self.paths[layer]) if path in named and not _is_covered(path, named)}
+            for layer, named in found.items()
+        }
 
     def _look_for(self, rule: Rule, whole: Sequence[Rule]) -> None:
         """Decide where a pattern is still to be looked for, and note where it names no module."""
@@ -176,7 +188,8 @@ class _Resolver:
         ahead = self.config.swap.default_prefetch
         swapping = {layer for rule in (*self.rules.swap_layer, *self.rules.swap_op) for layer in rule.layers}
         plans = []
-        for layer, recomputed, swapped in zip(self.stack, self.recomputed, self.swapped, strict=True):
+        for layer in self.stack:
+            recomputed, swapped = self.recomputed[layer.index], self.swapped[layer.index]
             plans.append(
                 LayerPlan(
                     index=layer.index,

@@ -35,20 +35,22 @@ class Rules:
         """Where the rule stands in the configuration."""
         return self.locs[rule.field]
 
-    def within(self, num_layers: int) -> Rules:
-        """The same rules without layers that the model does not have."""
+    def within(self, numbers: range) -> Rules:
+        """The same rules without layers that the model does not have, and without rules that leaves nothing to do."""
 
         def cut(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-            return tuple(replace(rule, layers=tuple(layer for layer in rule.layers if layer < num_layers)) for rule in rules)
+            kept = (replace(rule, layers=tuple(layer for layer in rule.layers if layer in numbers)) for rule in rules)
+            return tuple(rule for rule in kept if rule.layers)
 
+        full, select = cut(self.recompute_full), cut(self.recompute_select)
         return Rules(
-            recompute_full=cut(self.recompute_full),
-            recompute_select=cut(self.recompute_select),
+            recompute_full=full,
+            recompute_select=select,
             recompute_comm=cut(self.recompute_comm),
             swap_layer=cut(self.swap_layer),
             swap_op=cut(self.swap_op),
-            exclude_literal=self.exclude_literal,
-            exclude_pattern=cut(self.exclude_pattern),
+            exclude_literal=self.exclude_literal if full or select else (),
+            exclude_pattern=cut(self.exclude_pattern) if full or select else (),
             locs=self.locs,
         )
 
@@ -61,9 +63,9 @@ class Rules:
         for rule in self.exclude_pattern:
             yield rule, ()
 
-    def exclude(self, num_layers: int) -> Iterator[Rule]:
+    def exclude(self, numbers: range) -> Iterator[Rule]:
         """The rules of ``exclude_op``, with the layers of the model."""
-        every = tuple(range(num_layers))
+        every = tuple(numbers)
         yield from (replace(rule, layers=every) for rule in self.exclude_literal)
         yield from self.exclude_pattern
 

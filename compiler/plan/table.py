@@ -19,7 +19,8 @@ def plan_table(plan: Plan) -> Table:
 
     Rules that may name operators are listed where they found no module: whether they find any is known once a graph exists.
     """
-    table = Table(title=f"memopt plan, num_layers = {plan.num_layers}")
+    stage = f", layers {_numbers(layer.index for layer in plan.layers)}" if len(plan.layers) < plan.num_layers else ""
+    table = Table(title=f"memopt plan{stage}, num_layers = {plan.num_layers}")
     for name in ("layers", "modules", "recompute", "swap", "fetched at", "operators looked for", "rules"):
         table.add_column(name, overflow="fold")
     for cells, run in groupby(plan.layers, key=lambda layer: _cells(plan, layer)):

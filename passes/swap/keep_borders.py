@@ -30,7 +30,7 @@ def keep_borders(joint: JointGraph, plan: Plan) -> None:
         call = joint.call_of(node)
         readers = {joint.call_of(user) for user in _readers(node) if user in operators}
         others = readers - {call}
-        swapped = [c for c in ({call} | others) if c is not None and plan.layers[c[0]].swap_full]
+        swapped = [c for c in ({call} | others) if c is not None and plan.layer(c[0]).swap_full]
         enters_one_layer = call is not None or (len(others) == 1 and readers == others)
         if others and swapped and enters_one_layer:
             scope = joint.scopes.get(node)

@@ -30,7 +30,7 @@ def mark_offload(joint: JointGraph, plan: Plan, matched: Matched) -> None:
         scope = joint.scopes.get(node)
         if node.op != "call_function" or scope is None or scope.layer is None:
             continue
-        found = _rule_for(node, scope, plan.layers[scope.layer], pending, matched)
+        found = _rule_for(node, scope, plan.layer(scope.layer), pending, matched)
         if found is None:
             continue
         rule, reason = found
