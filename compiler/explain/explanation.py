@@ -195,14 +195,20 @@ class Explanation:
         graphs: the captured graphs that have a backward, in the order of capture.
         current: those among them that the latest call with gradients ran.
         warnings: everything the user was told about the configuration.
+        shares: layer -> the share of its operators that lie in a graph that names it, so that its rules hold for them.
     """
 
     def __init__(
-        self, graphs: tuple[GraphExplanation, ...], warnings: tuple[str, ...], current: tuple[GraphExplanation, ...]
+        self,
+        graphs: tuple[GraphExplanation, ...],
+        warnings: tuple[str, ...],
+        current: tuple[GraphExplanation, ...],
+        shares: Mapping[int, float],
     ) -> None:
         self.graphs = graphs
         self.warnings = warnings
         self.current = current
+        self.shares = shares
 
     @property
     def values(self) -> tuple[ValueRow, ...]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...passes.policy import Plan
-from ..capture import Capture
 from ..config.layer_specs import spoken
 from ..roots import layer_around
 from .spoken_layers import named, reasons
+
+if TYPE_CHECKING:
+    from ..capture import Capture
 
 REMEDY = "Compile with scope='layer', which gives every layer's rules to that layer's own graph, or mend the line."
 
