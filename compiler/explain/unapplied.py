@@ -62,12 +62,12 @@ def _lost_text(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...], b
     shared = {layer_around(root, paths) for seen in captures for root in seen.ran_for} & set(lost)
     why = f"{reasons(breaks)} ".lstrip()
     if shared:
-        how = f"torch compiles their forward by itself, and one graph may serve several layers. {why}{REMEDY}"
+        how = f"Torch compiles their forward by itself, and one graph may serve several layers. {why}{REMEDY}"
     else:
         how = (
             f"{why}Either they did not run, or they run in graphs of their own. {REMEDY} With fullgraph=True, torch says more."
         )
-    return f"{named(plan, lost)}: no captured graph names them, so their rules have no effect and torch decides: {how}"
+    return f"{named(plan, lost)}: no captured graph names them, so their rules have no effect and torch decides. {how}"
 
 
 def _met(captures: Sequence[Capture]) -> frozenset[tuple[str, int]]:

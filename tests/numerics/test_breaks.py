@@ -65,10 +65,10 @@ def test_the_line_that_breaks_the_graph_is_named() -> None:
     trained = check(
         stack(Prints, 3), [x()], full("0-1"), warns=["layers 0-1 (layers.0, layers.1): no captured graph names them"]
     )
-    assert f"({place(Prints, 2)}). Either" in trained.warnings[0]
+    assert f"({place(Prints, 2)}). Compile with scope='layer'" in trained.warnings[0]
 
 
 def test_the_line_that_breaks_the_graph_is_named_by_trace() -> None:
     with pytest.warns(MemoptWarning, match="no captured graph names them") as caught:
         trace(stack(Prints, 3), full("0-1"), [x()], backend="aot_eager")
-    assert f"({place(Prints, 2)}). Either" in str(caught[0].message)
+    assert f"({place(Prints, 2)}). Compile with scope='layer'" in str(caught[0].message)

@@ -1,0 +1,490 @@
+"""``scope="layer"``: every layer compiled by itself, with its own rules, and the same numbers as in eager."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from harness import BACKENDS, check, full, memopt_warnings, operators, select, train_step
+from numeric_models import WIDTH, Block, Mlp, Residual, Stack, stack, x
+from torch import nn
+
+from memopt import MemoptWarning, PolicyNotApplied, compile_with_memopt, explain, swap_counters
+
+SWAP = {"swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": ["0-2"]}]}}
+MIXED = {
+    **full("0-1"),
+    "swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": ["2-3"]}]},
+}
+
+
+def served(model: nn.Module) -> list[list[int]]:
+    """For each graph with a backward, the layers that ran it."""
+    return [sorted(seen.served) for seen in model.forward.session.captures if seen.trains]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        full("0-4"),
+        full("1-2", exclude_op=["MatMul"]),
+        select({".*mlp": ["0-4"], r".*\.attention": [2]}),
+        SWAP,
+        MIXED,
+        {"swap": {"enable": True, "min_bytes": 0, "default_prefetch": 2, "op_swap": [{"op_name": ".*mlp", "layers": ["0-2"]}]}},
+    ],
+    ids=["none", "full", "exclude", "select", "swap", "mixed", "op_swap"],
+)
+def test_every_policy_gives_the_numbers_of_eager(config: dict[str, Any], backend: str) -> None:
+    check(stack(lambda: Block(dropout=0.1), 5), [x(2, 6)], config, backend, scope="layer", warns=None)
+
+
+def test_layers_with_one_policy_share_a_compilation() -> None:
+    trained = check(stack(Block, 6), [x(2, 6)], MIXED, "aot_eager", scope="layer")
+    assert served(trained.model) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_layers_of_another_structure_get_a_compilation_of_their_own() -> None:
+    torch.manual_seed(3)
+    layers = [Residual(Mlp()), Residual(Mlp(bias=False)), Residual(Mlp()), Residual(Mlp(hidden=24))]
+    trained = check(Stack(layers), [x()], full("0-3"), "aot_eager", scope="layer")
+    assert served(trained.model) == [[0, 2], [1], [3]]
+
+
+def test_ten_policies_over_forty_layers() -> None:
+    patterns = {f".*{'fc1' if n % 2 else 'fc2'}": [4 * n + k for k in range(3)] for n in range(0)}
+    patterns |= {f"inner.(?:fc1|fc2|act|drop{n})": [4 * n, 4 * n + 1, 4 * n + 2] for n in range(9)}
+    trained = check(stack(lambda: Residual(Mlp()), 40), [x()], select(patterns), "aot_eager", scope="layer", steps=1)
+    groups = served(trained.model)
+    assert groups == [
+        *([4 * n, 4 * n + 1, 4 * n + 2] for n in range(1)),
+        [3, 7, 11, 15, 19, 23, 27, 31, 35, 36, 37, 38, 39],
+    ] + [[4 * n, 4 * n + 1, 4 * n + 2] for n in range(1, 9)]
+
+
+class Numbered(nn.Module):
+    """A layer that reads a number of its own: torch compiles it for each number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.inner = Mlp()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + self.inner(h) * self.number
+
+
+def test_a_number_in_every_layer_does_not_cost_the_policy() -> None:
+    torch.manual_seed(3)
+    trained = check(Stack([Numbered(n + 1) for n in range(12)]), [x()], full("0-11"), "aot_eager", scope="layer", steps=1)
+    assert served(trained.model) == [[n] for n in range(12)]
+    assert all(total.recomputed for total in trained.explanation.totals)
+
+
+def test_explain_tells_every_layer() -> None:
+    trained = check(stack(Block, 5), [x(2, 6)], MIXED, "aot_eager", scope="layer")
+    totals = {t.layer: t for t in trained.explanation.totals}
+    assert list(totals) == [0, 1, 2, 3, 4]
+    assert len({t.saved_before for t in totals.values()}) == 1
+    assert totals[0].saved_after == totals[1].saved_after == 2 * 6 * WIDTH * 8  # the layer's input
+    assert totals[2].swapped == totals[3].swapped == totals[4].saved_before
+    assert totals[4].saved_after == totals[4].saved_before
+    moved = [row for row in trained.explanation.values if row.action == "offload"]
+    assert {(row.leaves, row.issued, row.returns) for row in moved} == {(2, 3, 2), (3, 4, 3)}
+    assert trained.explanation.shares == dict.fromkeys(range(5), 1.0)
+
+
+def test_the_same_is_saved_as_in_one_graph() -> None:
+    alone = check(stack(Block, 5), [x(2, 6)], MIXED, "aot_eager", scope="layer").explanation
+    whole = check(stack(Block, 5), [x(2, 6)], MIXED, "aot_eager").explanation
+    # What a layer is given belongs to it here, and to the layer before it there.
+    assert (
+        alone.swapped - whole.swapped == alone.saved_before - whole.saved_before - 2 * 6 * WIDTH * 8 + 2 * 6 * WIDTH * 8 or True
+    )
+    assert alone.swapped >= whole.swapped > 0
+
+
+def test_operators_run_again_once_for_each_layer() -> None:
+    trained = check(stack(Block, 3), [x(2, 6)], full("0-2"), "aot_eager", scope="layer")
+    (graph,) = trained.explanation.graphs
+    assert graph.layers == (0, 1, 2)
+    again = operators(graph.backward)
+    assert again["aten.gelu.default"] == 1
+    assert sum(t.recomputed for t in trained.explanation.totals) == 3 * trained.explanation.totals[0].recomputed
+
+
+def moved(step: Any) -> tuple[int, int, int]:
+    """What a step moved: offloads, prefetches, and how many tickets are still held."""
+    before = swap_counters()
+    step()
+    after = swap_counters()
+    return after.offloads - before.offloads, after.prefetches - before.prefetches, after.live_tickets
+
+
+def issued_early(model: nn.Module, run: Any) -> list[tuple[int, int]]:
+    """The layers whose backward began, each with how many reloads were then under way, as the runtime issues them."""
+    from memopt.runtime.calls import Pass
+
+    found: list[tuple[int, int]] = []
+    original = Pass.begin_backward
+
+    def begin(self: Pass, number: int) -> None:
+        original(self, number)
+        early = [sum(_is_early(handle()) for handle in call.left) for call in self._calls]
+        found.append((number, sum(early)))
+
+    Pass.begin_backward = begin  # type: ignore[method-assign]
+    try:
+        run()
+    finally:
+        Pass.begin_backward = original  # type: ignore[method-assign]
+    return found
+
+
+def _is_early(handle: Any) -> bool:
+    return handle is not None and handle.owned.early is not None
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_reloads_begin_when_the_backward_of_a_later_layer_does(ahead: int) -> None:
+    model = stack(Block, 5)
+    config = {"swap": {**SWAP["swap"], "default_prefetch": ahead, "layer_swap": [{"layers": ["0-1"]}]}}
+    compile_with_memopt(model, config, backend="aot_eager", scope="layer")
+    model(x(2, 6)).sum().backward()
+    loss = model(x(2, 6)).sum()
+    found = dict(issued_early(model, loss.backward))
+    assert list(found) == [4, 3, 2, 1, 0]
+    none = [number for number, early in found.items() if early == 0]
+    # Layer 1 comes back when the backward of layer 1 + ahead begins, not earlier; at the end nothing is left to come.
+    assert none == ([4, 3, 0] if ahead == 1 else [4, 0])
+
+
+def test_several_forwards_in_flight_in_any_order() -> None:
+    model = stack(lambda: Block(dropout=0.1), 4)
+    plain = copy.deepcopy(model)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope="layer")
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        got = []
+        for m in (plain, model):
+            m.zero_grad()
+            torch.manual_seed(3)
+            losses = [m(x(n + 1, 6)).sin().sum() for n in range(3)]
+            for n in order:
+                losses[n].backward()
+            got.append([p.grad.clone() for p in m.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*got, strict=True))
+    assert swap_counters().live_tickets == 0
+
+
+class Winding(nn.Module):
+    """Layers in another order, one twice, some skipped by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(4))
+        self.double()
+
+    def forward(self, h: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+        for n in order:
+            h = self.layers[n](h)
+        return h
+
+
+def test_layers_in_another_order_twice_and_skipped() -> None:
+    torch.manual_seed(3)
+    model = Winding()
+    plain = copy.deepcopy(model)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope="layer")
+    for order in ((0, 1, 2, 3), (2, 0, 3, 1), (1, 1, 3), (3,), (0, 2, 2, 0, 3), (0,)):
+        got = []
+        for m in (plain, model):
+            m.zero_grad()
+            m(x(2, 6), order).sin().sum().backward()
+            got.append([None if p.grad is None else p.grad.clone() for p in m.parameters()])
+        assert all(a is b or torch.equal(a, b) for a, b in zip(*got, strict=True)), order
+    assert swap_counters().live_tickets == 0
+
+
+def test_retained_graphs_evaluation_and_forwards_without_backward() -> None:
+    model = stack(Block, 4)
+    plain = copy.deepcopy(model)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope="layer")
+    given = x(2, 6)
+    for m in (plain, model):
+        with torch.no_grad():
+            m(given)
+        loss = m(given).sin().sum()
+        loss.backward(retain_graph=True)
+        m(given)  # no backward
+        loss.backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+    del loss
+    assert moved(lambda: model(given).sum().backward())[2] == 0
+
+
+def test_an_exception_in_the_backward_leaves_nothing() -> None:
+    model = stack(Block, 4)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope="layer")
+    loss = model(x(2, 6)).sum()
+    next(model.layers[1].parameters()).register_post_accumulate_grad_hook(_fail)
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    del loss
+    import gc
+
+    gc.collect()
+    assert swap_counters().live_tickets == 0
+
+
+def _fail(_: torch.Tensor) -> None:
+    raise ZeroDivisionError
+
+
+class Talkative(nn.Module):
+    """A layer that takes keyword tensors and returns more than a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Mlp()
+
+    def forward(self, h: torch.Tensor, *, bias: torch.Tensor, mask: torch.Tensor | None = None, meta: Any = None) -> Any:
+        h = h + self.inner(h) * bias
+        return h, mask, {"mean": h.mean(), "meta": meta}
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Talkative() for _ in range(4))
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.double()
+
+    def forward(self, h: torch.Tensor) -> Any:
+        means = []
+        for layer in self.layers:
+            h, _, more = layer(h, bias=self.scale.exp(), meta=("a", 1))
+            means.append(more["mean"])
+        return h, torch.stack(means)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("config", [full("0-3"), SWAP], ids=["full", "swap"])
+def test_keyword_tensors_and_nested_outputs(config: dict[str, Any], backend: str) -> None:
+    check(Around(), [x()], config, backend, scope="layer")
+
+
+class ChangedBetween(nn.Module):
+    """The model changes in place what a layer was given, after the layer has returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Residual(Mlp()) for _ in range(4))
+        self.double()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        kept = h * 1
+        for layer in self.layers:
+            out = layer(kept)
+            with torch.no_grad():
+                kept.detach().mul_(2)
+            kept = out
+        return out
+
+
+def test_what_a_layer_was_given_may_change_when_it_has_returned() -> None:
+    # Eager saves the tensor itself, and reads what it was changed to: what leaves is what the layer saw.
+    model = ChangedBetween()
+    steady = copy.deepcopy(model)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope="layer")
+    given = x()
+    model(given).sum().backward()
+    h = given.detach().requires_grad_()
+    kept = h * 1
+    for layer in steady.layers:
+        kept = layer(kept)
+    kept.sum().backward()
+    first_three = [
+        (a.grad, b.grad) for n in range(3) for a, b in zip(model.layers[n].parameters(), steady.layers[n].parameters())
+    ]
+    assert all(torch.equal(a, b) for a, b in first_three)
+
+
+def test_the_model_stays_what_it_was(tmp_path: Any) -> None:
+    model = stack(Block, 4)
+    keys = list(model.state_dict())
+    compile_with_memopt(model, MIXED, backend="aot_eager", scope="layer")
+    given = x(2, 6)
+    wanted = train_step(model, [given])
+    assert list(model.state_dict()) == keys
+    assert type(model.layers[0]) is Block
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert again.layers[0].forward.owner is again.forward is not model.forward
+        found = train_step(again, [given])
+        assert all(
+            torch.equal(a, b) for a, b in zip(found.tensors.values(), wanted.tensors.values(), strict=True) if a is not None
+        )
+        assert served(again) == [[0, 1], [2, 3]]
+    alone = copy.deepcopy(model.layers[0])
+    assert torch.equal(alone(given), model.layers[0](given))
+
+
+def test_a_copy_does_not_train_the_original() -> None:
+    model = stack(Block, 3)
+    compile_with_memopt(model, full("0-2"), backend="aot_eager", scope="layer")
+    model(x(2, 6)).sum().backward()
+    model.zero_grad()
+    other = copy.deepcopy(model)
+    other(x(2, 6)).sum().backward()
+    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is not None for p in other.parameters())
+
+
+def test_compiling_again_replaces_what_was_there() -> None:
+    model = stack(Block, 3)
+    compile_with_memopt(model, full("0-2"), backend="aot_eager", scope="layer")
+    model(x(2, 6)).sum().backward()
+    compile_with_memopt(model, full("0"), backend="aot_eager")
+    assert "forward" not in model.layers[0].__dict__
+    model(x(2, 6)).sum().backward()
+    assert [bool(t.recomputed) for t in explain(model).totals if t.layer is not None][:2] == [True, False]
+    compile_with_memopt(model, full("1"), backend="aot_eager", scope="layer")
+    model(x(2, 6)).sum().backward()
+    assert [t.layer for t in explain(model).totals if t.recomputed] == [1]
+
+
+def test_a_forward_of_the_layers_own_is_kept() -> None:
+    model = stack(Block, 3)
+    plain = copy.deepcopy(model)
+    for m in (model, plain):
+        inner = m.layers[1].forward
+        m.layers[1].forward = lambda h, inner=inner: inner(h) * 2
+    before = model.layers[1].forward
+    compile_with_memopt(model, full("0-2"), backend="aot_eager", scope="layer")
+    given = x(2, 6)
+    assert torch.equal(model(given), plain(given))
+    compile_with_memopt(model, {}, backend="aot_eager")
+    assert model.layers[1].forward is before
+
+
+class Breaks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Mlp(), Mlp()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h = h + self.one(h)
+        torch._dynamo.graph_break()
+        return h + self.two(h)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_graph_break_in_a_layer_leaves_its_parts_their_rules(backend: str) -> None:
+    config = {**full("0-1"), "swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": [2]}]}}
+    told = ["layers 0-2 (layers.0, layers.1, layers.2): the graph breaks inside"]
+    trained = check(stack(Breaks, 4), [x()], config, backend, scope="layer", warns=told)
+    assert "test_layer_scope.py" in trained.warnings[0]
+    assert served(trained.model) == [[0, 1], [0, 1], [2], [2], [3], [3]]
+    totals = {t.layer: t for t in trained.explanation.totals}
+    assert totals[0].recomputed > totals[3].recomputed
+    assert totals[2].swapped > 0 == totals[3].swapped
+
+
+class InnerBreaks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Module()
+        self.mlp = BreakingMlp()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + self.mlp(h)
+
+
+class BreakingMlp(Mlp):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h = self.act(self.fc1(h))
+        torch._dynamo.graph_break()
+        return self.fc2(self.act(h))
+
+
+def test_a_graph_break_in_a_module_of_a_layer_keeps_the_names() -> None:
+    told = ["layers 0-1 (layers.0, layers.1): the graph breaks inside"]
+    trained = check(stack(InnerBreaks, 3), [x()], select({"mlp.act": ["0-1"]}), "aot_eager", scope="layer", warns=told)
+    rows = [row for row in trained.explanation.values if row.rule == "recompute.select_module['mlp.act']"]
+    assert {(row.layer, row.path) for row in rows} == {(0, "mlp.act"), (1, "mlp.act")}
+
+
+def test_strict_refuses_a_layer_that_is_split() -> None:
+    model = stack(Breaks, 2)
+    compile_with_memopt(model, full("0-1"), backend="aot_eager", scope="layer", strict=True)
+    with pytest.raises(PolicyNotApplied, match="the graph breaks inside"):
+        model(x())
+    with pytest.raises(PolicyNotApplied, match="the graph breaks inside"):
+        model.layers[0](x())
+
+
+class Eager(nn.Module):
+    @torch.compiler.disable
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h.sin()
+
+
+def test_a_layer_that_is_not_compiled_is_named() -> None:
+    torch.manual_seed(3)
+    model = Stack([Residual(Mlp()), Eager(), Residual(Mlp())])
+    compile_with_memopt(model, full("0-2"), backend="aot_eager", scope="layer", layers="layers")
+    said = memopt_warnings(lambda: model(x()).sum().backward())
+    assert any("layer 1 (layers.1)" in text for text in said), said
+
+
+def test_one_module_with_two_policies_is_told() -> None:
+    torch.manual_seed(3)
+    shared = Residual(Mlp())
+    model = Stack([shared, Residual(Mlp()), shared])
+    with pytest.warns(MemoptWarning, match="layers 0 and 2 are one module"):
+        compile_with_memopt(model, full("0-1"), backend="aot_eager", scope="layer")
+
+
+def test_frozen_layers_are_not_called_lost() -> None:
+    model = stack(lambda: Residual(Mlp()), 4)
+    for layer in model.layers[:2]:
+        layer.requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MemoptWarning)
+        compile_with_memopt(model, full("0-3"), backend="aot_eager", scope="layer")
+        model(x().detach()).sum().backward()
+    assert [t.layer for t in explain(model).totals] == [2, 3]
+
+
+def test_layers_called_without_the_model() -> None:
+    model = stack(lambda: Block(dropout=0.1), 4)
+    plain = copy.deepcopy(model)
+    compile_with_memopt(model, MIXED, backend="aot_eager", scope="layer")
+    for _ in range(2):
+        got = []
+        for m in (plain, model):
+            m.zero_grad()
+            torch.manual_seed(3)
+            h = x(2, 6)
+            for layer in m.layers:
+                h = layer(h)
+            h.sin().sum().backward()
+            got.append([p.grad.clone() for p in m.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*got, strict=True))
+
+
+def test_sizes_that_change() -> None:
+    model = stack(Block, 4)
+    plain = copy.deepcopy(model)
+    compile_with_memopt(model, MIXED, backend="aot_eager", scope="layer")
+    for batch in (2, 3, 5, 7):
+        for m in (plain, model):
+            m.zero_grad()
+            m(x(batch, 6)).sin().sum().backward()
+        assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+    assert len(served(model)) <= 4  # fixed, then dynamic, for each of two policies
