@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import warnings
@@ -18,7 +19,7 @@ from memopt import MemoptWarning, PolicyNotApplied, compile_with_memopt, explain
 SWAP = {"swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": ["0-2"]}]}}
 MIXED = {
     **full("0-1"),
-    "swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": ["2-3"]}]},
+    "swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": [2]}]},
 }
 
 
@@ -47,7 +48,7 @@ def test_every_policy_gives_the_numbers_of_eager(config: dict[str, Any], backend
 
 def test_layers_with_one_policy_share_a_compilation() -> None:
     trained = check(stack(Block, 6), [x(2, 6)], MIXED, "aot_eager", scope="layer")
-    assert served(trained.model) == [[0, 1], [2, 3], [4, 5]]
+    assert served(trained.model) == [[0, 1], [2], [3, 4, 5]]
 
 
 def test_layers_of_another_structure_get_a_compilation_of_their_own() -> None:
@@ -58,14 +59,14 @@ def test_layers_of_another_structure_get_a_compilation_of_their_own() -> None:
 
 
 def test_ten_policies_over_forty_layers() -> None:
-    patterns = {f".*{'fc1' if n % 2 else 'fc2'}": [4 * n + k for k in range(3)] for n in range(0)}
-    patterns |= {f"inner.(?:fc1|fc2|act|drop{n})": [4 * n, 4 * n + 1, 4 * n + 2] for n in range(9)}
+    patterns = {f"inner.(?:fc1|fc2|act|drop{n})": [4 * n, 4 * n + 1, 4 * n + 2] for n in range(9)}
     trained = check(stack(lambda: Residual(Mlp()), 40), [x()], select(patterns), "aot_eager", scope="layer", steps=1)
-    groups = served(trained.model)
-    assert groups == [
-        *([4 * n, 4 * n + 1, 4 * n + 2] for n in range(1)),
-        [3, 7, 11, 15, 19, 23, 27, 31, 35, 36, 37, 38, 39],
-    ] + [[4 * n, 4 * n + 1, 4 * n + 2] for n in range(1, 9)]
+    ruled = [[4 * n, 4 * n + 1, 4 * n + 2] for n in range(9)]
+    free = [3, 7, 11, 15, 19, 23, 27, 31, 35, 36, 37, 38, 39]
+    assert served(trained.model) == [ruled[0], free, *ruled[1:]]
+    rules = {row.layer: row.rule for row in trained.explanation.values if row.action == "recompute" and "drop" in row.rule}
+    assert sorted(rules) == sorted(set(range(40)) - set(free))
+    assert all(f"drop{layer // 4})" in rule for layer, rule in rules.items())
 
 
 class Numbered(nn.Module):
@@ -93,21 +94,19 @@ def test_explain_tells_every_layer() -> None:
     assert list(totals) == [0, 1, 2, 3, 4]
     assert len({t.saved_before for t in totals.values()}) == 1
     assert totals[0].saved_after == totals[1].saved_after == 2 * 6 * WIDTH * 8  # the layer's input
-    assert totals[2].swapped == totals[3].swapped == totals[4].saved_before
+    assert totals[2].swapped == totals[2].saved_before
+    assert totals[3].swapped == totals[4].swapped == 0
     assert totals[4].saved_after == totals[4].saved_before
     moved = [row for row in trained.explanation.values if row.action == "offload"]
-    assert {(row.leaves, row.issued, row.returns) for row in moved} == {(2, 3, 2), (3, 4, 3)}
+    assert {(row.leaves, row.issued, row.returns) for row in moved} == {(2, 3, 2)}
     assert trained.explanation.shares == dict.fromkeys(range(5), 1.0)
 
 
-def test_the_same_is_saved_as_in_one_graph() -> None:
-    alone = check(stack(Block, 5), [x(2, 6)], MIXED, "aot_eager", scope="layer").explanation
-    whole = check(stack(Block, 5), [x(2, 6)], MIXED, "aot_eager").explanation
-    # What a layer is given belongs to it here, and to the layer before it there.
-    assert (
-        alone.swapped - whole.swapped == alone.saved_before - whole.saved_before - 2 * 6 * WIDTH * 8 + 2 * 6 * WIDTH * 8 or True
-    )
-    assert alone.swapped >= whole.swapped > 0
+def test_the_same_moves_as_in_one_graph() -> None:
+    alone = check(stack(Block, 5), [x(2, 6)], SWAP, "aot_eager", scope="layer").explanation
+    whole = check(stack(Block, 5), [x(2, 6)], SWAP, "aot_eager").explanation
+    # The first layer's input is the model's there, and stays.
+    assert alone.swapped == whole.swapped + 2 * 6 * WIDTH * 8
 
 
 def test_operators_run_again_once_for_each_layer() -> None:
@@ -161,8 +160,8 @@ def test_reloads_begin_when_the_backward_of_a_later_layer_does(ahead: int) -> No
     found = dict(issued_early(model, loss.backward))
     assert list(found) == [4, 3, 2, 1, 0]
     none = [number for number, early in found.items() if early == 0]
-    # Layer 1 comes back when the backward of layer 1 + ahead begins, not earlier; at the end nothing is left to come.
-    assert none == ([4, 3, 0] if ahead == 1 else [4, 0])
+    # Layer 1 comes back when the backward of layer 1 + ahead begins, not earlier.
+    assert none == ([4, 3] if ahead == 1 else [4])
 
 
 def test_several_forwards_in_flight_in_any_order() -> None:
@@ -233,12 +232,9 @@ def test_an_exception_in_the_backward_leaves_nothing() -> None:
     compile_with_memopt(model, SWAP, backend="aot_eager", scope="layer")
     loss = model(x(2, 6)).sum()
     next(model.layers[1].parameters()).register_post_accumulate_grad_hook(_fail)
-    with pytest.raises(ZeroDivisionError):
+    with contextlib.suppress(ZeroDivisionError):  # which, unlike pytest.raises, keeps no frame alive
         loss.backward()
     del loss
-    import gc
-
-    gc.collect()
     assert swap_counters().live_tickets == 0
 
 
@@ -291,7 +287,7 @@ class ChangedBetween(nn.Module):
         kept = h * 1
         for layer in self.layers:
             out = layer(kept)
-            with torch.no_grad():
+            if layer is not self.layers[-1]:
                 kept.detach().mul_(2)
             kept = out
         return out
@@ -309,10 +305,7 @@ def test_what_a_layer_was_given_may_change_when_it_has_returned() -> None:
     for layer in steady.layers:
         kept = layer(kept)
     kept.sum().backward()
-    first_three = [
-        (a.grad, b.grad) for n in range(3) for a, b in zip(model.layers[n].parameters(), steady.layers[n].parameters())
-    ]
-    assert all(torch.equal(a, b) for a, b in first_three)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), steady.parameters(), strict=True))
 
 
 def test_the_model_stays_what_it_was(tmp_path: Any) -> None:
@@ -326,10 +319,9 @@ def test_the_model_stays_what_it_was(tmp_path: Any) -> None:
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert again.layers[0].forward.owner is again.forward is not model.forward
         found = train_step(again, [given])
-        assert all(
-            torch.equal(a, b) for a, b in zip(found.tensors.values(), wanted.tensors.values(), strict=True) if a is not None
-        )
-        assert served(again) == [[0, 1], [2, 3]]
+        pairs = zip(found.tensors.values(), wanted.tensors.values(), strict=True)
+        assert all(a is b or torch.equal(a, b) for a, b in pairs)
+        assert served(again) == [[0, 1], [2], [3]]
     alone = copy.deepcopy(model.layers[0])
     assert torch.equal(alone(given), model.layers[0](given))
 
@@ -352,10 +344,10 @@ def test_compiling_again_replaces_what_was_there() -> None:
     compile_with_memopt(model, full("0"), backend="aot_eager")
     assert "forward" not in model.layers[0].__dict__
     model(x(2, 6)).sum().backward()
-    assert [bool(t.recomputed) for t in explain(model).totals if t.layer is not None][:2] == [True, False]
+    assert {row.layer for row in explain(model).values if row.rule == "recompute.full_recompute_layer"} == {0}
     compile_with_memopt(model, full("1"), backend="aot_eager", scope="layer")
     model(x(2, 6)).sum().backward()
-    assert [t.layer for t in explain(model).totals if t.recomputed] == [1]
+    assert {row.layer for row in explain(model).values if row.rule == "recompute.full_recompute_layer"} == {1}
 
 
 def test_a_forward_of_the_layers_own_is_kept() -> None:
@@ -398,7 +390,6 @@ def test_a_graph_break_in_a_layer_leaves_its_parts_their_rules(backend: str) -> 
 class InnerBreaks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.mlp = nn.Module()
         self.mlp = BreakingMlp()
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
@@ -414,9 +405,9 @@ class BreakingMlp(Mlp):
 
 def test_a_graph_break_in_a_module_of_a_layer_keeps_the_names() -> None:
     told = ["layers 0-1 (layers.0, layers.1): the graph breaks inside"]
-    trained = check(stack(InnerBreaks, 3), [x()], select({"mlp.act": ["0-1"]}), "aot_eager", scope="layer", warns=told)
-    rows = [row for row in trained.explanation.values if row.rule == "recompute.select_module['mlp.act']"]
-    assert {(row.layer, row.path) for row in rows} == {(0, "mlp.act"), (1, "mlp.act")}
+    trained = check(stack(InnerBreaks, 3), [x()], select({"mlp": ["0-1"]}), "aot_eager", scope="layer", warns=told)
+    rows = [row for row in trained.explanation.values if row.rule == "recompute.select_module['mlp']"]
+    assert {(row.layer, row.path) for row in rows} == {(n, path) for n in (0, 1) for path in ("mlp.fc1", "mlp.act")}
 
 
 def test_strict_refuses_a_layer_that_is_split() -> None:
