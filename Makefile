@@ -30,6 +30,7 @@ bench: $(READY)
 	$(RUN) benchmarks/recompute.py
 	$(RUN) benchmarks/swap.py
 	$(RUN) benchmarks/own_time.py
+	$(RUN) benchmarks/compile_time.py
 	$(RUN) benchmarks/simulate_overlap.py
 
 $(READY): pyproject.toml constraints.txt

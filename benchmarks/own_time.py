@@ -23,7 +23,7 @@ from report import write_section
 from memopt import compile_with_memopt
 from memopt.demo.gpt import GPT, GPTConfig
 
-LAYERS = (8, 16, 24, 32, 64)
+LAYERS = (8, 16, 24, 32, 64, 128)
 WHOLE_COMPILE_AT = 24
 
 
