@@ -23,10 +23,10 @@ from torch._dynamo.utils import counters
 from harness import operators, train_step
 from memopt import MemoptWarning, compile_with_memopt, explain
 from numeric_models import Mlp, Residual, stack, x
-model = stack(lambda: Residual(Mlp()), 2)
+model = stack(lambda: Residual(Mlp()), int(sys.argv[3]))
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    compile_with_memopt(model, json.loads(sys.argv[1]), backend="inductor")
+    compile_with_memopt(model, json.loads(sys.argv[1]), backend="inductor", scope=sys.argv[2])
     state = train_step(model, [x()])
 said = [str(w.message) for w in caught if issubclass(w.category, MemoptWarning)]
 derived_before_explain = model.forward.session.captures[0].rewritten is not None
@@ -47,7 +47,7 @@ print("RESULT" + json.dumps({{
 """
 
 
-def run(config: dict[str, Any], cache: Path) -> dict[str, Any]:
+def run(config: dict[str, Any], cache: Path, scope: str = "model", layers: int = 2) -> dict[str, Any]:
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
@@ -56,7 +56,7 @@ def run(config: dict[str, Any], cache: Path) -> dict[str, Any]:
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(here=str(HERE)), json.dumps(config)],
+        [sys.executable, "-c", PROGRAM.format(here=str(HERE)), json.dumps(config), scope, str(layers)],
         capture_output=True,
         text=True,
         env=environment,
@@ -88,3 +88,19 @@ def test_same_configuration_hits_and_another_never_does(tmp_path: Path) -> None:
     assert warm["kept"] == cold["kept"]
     assert warm["rows"] == cold["rows"]
     assert warm["totals"] == cold["totals"]
+
+
+@pytest.mark.inductor
+def test_layers_compiled_by_themselves_hit_too(tmp_path: Path) -> None:
+    """Two groups of layers, two entries; another configuration never gets them, and the same one is explained as completely."""
+    config = select({"inner": ["0-1"]})
+    cold, edited, warm = (
+        run(each, tmp_path, "layer", 4) for each in (config, select({"inner": ["0-1"]}, exclude_op=["gelu"]), config)
+    )
+    assert [result["hit"] for result in (cold, edited, warm)] == [0, 1, 2]  # layers without a rule are the same in both
+    assert [result["rewrote"] for result in (cold, edited, warm)] == [True, True, False]
+    assert warm["rows"] == cold["rows"]
+    assert warm["totals"] == cold["totals"] != edited["totals"]
+    assert [total[0] for total in warm["totals"]] == [0, 1, 2, 3]
+    assert warm["said"] == cold["said"] == []
+    assert warm["gradient"] == cold["gradient"] == pytest.approx(edited["gradient"], rel=1e-12)
