@@ -7,7 +7,7 @@
     mul(g, norm)            norm         the rest, at the latest before the last operator
 
 Copies run one after another: memory for all of them at once would only wait. So that copies have time where a backward
-releases little, a reload is issued at the latest when as large a part of the operators has run as, with it, of the bytes is issued.
+releases little, a reload is issued at the latest when as large a part of the operators has run as of the bytes is then issued.
 """
 
 from __future__ import annotations
