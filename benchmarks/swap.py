@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import weakref
 from collections.abc import Callable
 from unittest import mock
@@ -95,20 +96,23 @@ def live_layers(model: nn.Module, step: Callable[[], object]) -> int:
     explain(model)
     captures = model.forward.session.captures
     layer_of = {j.move.title: j.returns_in for c in captures if c.rewritten for j in c.rewritten.journeys}
-    live: dict[object, int | None] = {}
+    live: dict[int, int | None] = {}
+    number_of: dict[int, int] = {}
+    numbers = itertools.count()
     most = 0
     prefetch, wait = Engine.prefetch, Engine.wait
 
     def observed_prefetch(engine: Engine, stored: Stored, ticket: object) -> Reload:
         nonlocal most
         made = prefetch(engine, stored, ticket)
-        live[id(made)] = layer_of[stored.parcel.name]
+        number_of[id(made)] = number = next(numbers)
+        live[number] = layer_of[stored.parcel.name]
         most = max(most, len(set(live.values())))
         return made
 
     def observed_wait(engine: Engine, reload: Reload) -> torch.Tensor:
         value = wait(engine, reload)
-        weakref.finalize(value, live.pop, id(reload))
+        weakref.finalize(value, live.pop, number_of.pop(id(reload)))
         return value
 
     with mock.patch.object(Engine, "prefetch", observed_prefetch), mock.patch.object(Engine, "wait", observed_wait):

@@ -88,6 +88,7 @@ class StreamCaller:
         self.seconds_waited = 0.0
         self._device = device
         self._unread: deque[tuple[Event, Event]] = deque(maxlen=_UNREAD)
+        self._lock = threading.Lock()
 
     def check(self, name: str) -> None:
         """See Caller."""
@@ -112,13 +113,16 @@ class StreamCaller:
         begin = self._device.record(current, timing=True) if stands else None
         copy.join()
         if begin is not None:
-            self._unread.append((begin, self._device.record(current, timing=True)))
+            end = self._device.record(current, timing=True)
+            with self._lock:
+                self._unread.append((begin, end))
         if current != stream:
             self._device.lend(landed, current)
 
     def settle(self) -> None:
         """See Caller."""
-        while self._unread and self._unread[0][1].query():
-            seconds = self._device.seconds_between(*self._unread.popleft())
-            self.seconds_waited += seconds
-            self.late += seconds > _NOTICEABLE_SECONDS
+        with self._lock:
+            while self._unread and self._unread[0][1].query():
+                seconds = self._device.seconds_between(*self._unread.popleft())
+                self.seconds_waited += seconds
+                self.late += seconds > _NOTICEABLE_SECONDS

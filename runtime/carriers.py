@@ -89,14 +89,18 @@ class Carrier(Protocol):
     def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
         """Find a place, start the copy of the flat bytes ``source``, set ``place`` and ``sent``. False: no room, ask another.
 
-        The engine keeps ``source`` until the copy has ended.
+        The engine keeps ``source`` until ``sent`` has ended. Whatever is raised here, wherever (``KeyboardInterrupt``): either
+        nothing is held and no copy is going on, or ``place`` and ``sent`` tell of it.
 
         Raises:
             OSError: the disk refused. PinningFailed: so did the host.
         """
 
     def fetch(self, parcel: Parcel, target: torch.Tensor) -> Copy:
-        """Start the copy back into the flat bytes ``target``, which the engine keeps."""
+        """Start the copy back into the flat bytes ``target``, which the engine keeps, and put it among ``fetched``.
+
+        Whatever is raised here: either no copy is going on, or ``fetched`` has it.
+        """
 
     def give_back(self, parcel: Parcel) -> bool:
         """Free the place of a parcel nobody will ask for again. False: not yet, its copies are going on; ask again."""

@@ -55,7 +55,7 @@ class Stored:
     def finish(self) -> bool:
         """Free the place in the store; False: not yet."""
         carrier = self.parcel.carrier
-        return carrier is None or carrier.give_back(self.parcel)
+        return carrier is None or self.parcel.place is None or carrier.give_back(self.parcel)
 
 
 @dataclass(eq=False, slots=True)
@@ -86,11 +86,10 @@ class Reload:
 
 @dataclass(eq=False, slots=True)
 class _Leaving:
-    """A copy out that may be going on, and what it reads."""
+    """A parcel whose copy out may be going on, and what that reads."""
 
-    copy: Copy
+    parcel: Parcel
     source: torch.Tensor
-    nbytes: int
 
 
 class Engine:
@@ -120,27 +119,21 @@ class Engine:
         layout = Layout.of(value)
         stored = Stored(self, Parcel(name, layout), value.device)
         parcel, source = stored.parcel, layout.bytes_of(value)
-        self._reserve(parcel.nbytes)
+        with self._lock:
+            self._live += 1
         try:
             if parcel.nbytes:
                 self._send(parcel, source)
             with self._lock:
-                self._live += 1
                 self._total += SwapCounters(bytes_out=parcel.nbytes, offloads=1)
-        except BaseException:
-            with self._lock:
-                if not any(leaving.source is source for leaving in self._leaving):
-                    self._in_flight -= parcel.nbytes
-            raise
-        if not asynchronous:
-            del source
-            try:
+            if not asynchronous:
+                del source
                 parcel.sent.join()
                 self._raise_if_failed(parcel, parcel.sent)
-            except BaseException:
-                stored.let_go()
-                raise
-            self.tidy()
+                self.tidy()
+        except BaseException:
+            stored.let_go()
+            raise
         return stored
 
     def prefetch(self, stored: Stored, ticket: Handle | None) -> Reload:
@@ -155,14 +148,19 @@ class Engine:
         if parcel.sent.ended():
             self._raise_if_failed(parcel, parcel.sent)
         landed = self._caller.empty(parcel.layout)
-        with self._lock:
-            copy = parcel.sent
-            if parcel.carrier is not None:
-                copy = parcel.carrier.fetch(parcel, parcel.layout.landing(landed))
-                parcel.fetched = [c for c in parcel.fetched if not c.ended()]
-                parcel.fetched.append(copy)
-            self._total += SwapCounters(bytes_in=parcel.nbytes, prefetches=1)
-        return Reload(stored, ticket, copy, landed, self._caller.stream())
+        try:
+            with self._lock:
+                copy = parcel.sent
+                if parcel.carrier is not None:
+                    parcel.fetched = [c for c in parcel.fetched if not c.ended()]
+                    copy = parcel.carrier.fetch(parcel, parcel.layout.landing(landed))
+                self._total += SwapCounters(bytes_in=parcel.nbytes, prefetches=1)
+            return Reload(stored, ticket, copy, landed, self._caller.stream())
+        except BaseException:
+            # Nobody else knows what the copy writes to.
+            for copy in list(parcel.fetched):
+                copy.wait()
+            raise
 
     def wait(self, reload: Reload) -> torch.Tensor:
         """The value, whole for whatever follows.
@@ -195,10 +193,7 @@ class Engine:
             if self._let_go:  # the tickets of reloads that have just been finished
                 self._collect()
                 self._unfinished = [owned for owned in self._unfinished if not owned.finish()]
-            gone = [leaving for leaving in self._leaving if leaving.copy.ended()]
-            if gone:
-                self._leaving = [leaving for leaving in self._leaving if leaving not in gone]
-                self._in_flight -= sum(leaving.nbytes for leaving in gone)
+            self._drop_sources()
             self._caller.settle()
 
     def counters(self) -> SwapCounters:
@@ -232,35 +227,43 @@ class Engine:
             self._live -= isinstance(owned, Stored)
             self._unfinished.append(owned)
 
-    def _reserve(self, nbytes: int) -> None:
-        """Count ``nbytes`` as on their way out, when there is room for them among the others."""
-        begin = None
-        while True:
-            self.tidy()
-            with self._lock:
-                if not self._leaving or self._in_flight + nbytes <= self.settings.in_flight_bytes:
-                    self._in_flight += nbytes
-                    break
-                oldest = self._leaving[0].copy
-            begin = perf_counter() if begin is None else begin
-            oldest.wait()
-        if begin is not None:
-            with self._lock:
-                self._total += SwapCounters(seconds_blocked=perf_counter() - begin)
+    def _drop_sources(self) -> None:
+        """Let go of what copies out have read. Not the oldest first: those to the disk take longer than those to the host."""
+        going_on = [leaving for leaving in self._leaving if not leaving.parcel.sent.ended()]
+        if len(going_on) < len(self._leaving):
+            self._leaving = going_on
+            self._in_flight = sum(leaving.parcel.nbytes for leaving in going_on)
 
     def _send(self, parcel: Parcel, source: torch.Tensor) -> None:
+        """Start the copy out, as soon as there is room for it among the others on their way."""
+        self.tidy()
         with self._lock:
             going_on = [copy for owned in self._unfinished for copy in owned.copies()]
         # What nobody wants any more still takes room while it is being copied: that room is waited for, not new one taken.
         for copy in going_on:
             copy.wait()
-        if going_on:
+        begin = None
+        while True:
             self.tidy()
-        try:
             with self._lock:
-                parcel.carrier = next((c for c in self._carriers if c.send(parcel, source)), None)
-                assert parcel.carrier is not None, "the last carrier takes everything or raises"
-                self._leaving.append(_Leaving(parcel.sent, source, parcel.nbytes))
+                if not self._leaving or self._in_flight + parcel.nbytes <= self.settings.in_flight_bytes:
+                    if begin is not None:
+                        self._total += SwapCounters(seconds_blocked=perf_counter() - begin)
+                    return self._start(parcel, source)
+                oldest = self._leaving[0].parcel.sent
+            begin = perf_counter() if begin is None else begin
+            oldest.wait()
+
+    def _start(self, parcel: Parcel, source: torch.Tensor) -> None:
+        """Start the copy out; under the same lock that found room for it, so that nobody else takes that room."""
+        # First noted, then started: whatever happens in between, what a copy reads is kept until the copy has ended.
+        self._leaving.append(_Leaving(parcel, source))
+        self._in_flight = sum(leaving.parcel.nbytes for leaving in self._leaving)
+        try:
+            for parcel.carrier in self._carriers:
+                if parcel.carrier.send(parcel, source):
+                    return
+            raise AssertionError("the last carrier takes everything or raises")
         except (OSError, RuntimeError) as error:
             raise swap_error(error, parcel.name, parcel.nbytes, self.settings.where) from error
 

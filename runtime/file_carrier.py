@@ -14,7 +14,7 @@ import torch
 from .carriers import Copy, Held, Parcel
 from .memory import memory_of
 from .stores.disk import DiskArena
-from .workers import Worker
+from .workers import Job, Worker
 
 
 class FileCarrier:
@@ -28,15 +28,15 @@ class FileCarrier:
 
     def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
         """See Carrier."""
-        offset, memory = self._arena.take(parcel.nbytes), memory_of(source)
+        memory = memory_of(source)
+        offset = self._arena.take(parcel.nbytes)
         try:
             # Of the tensor the job knows only the address: it is freed by a caller, not by the worker.
-            parcel.sent = self._out.submit(lambda: self._arena.write(offset, memory))
+            self._out.submit(lambda: self._arena.write(offset, memory), lambda job: self._note(parcel, offset, job))
         except BaseException:
-            self._arena.give_back(offset)
+            if parcel.place is None:
+                self._arena.give_back(offset)
             raise
-        parcel.place = offset
-        self._bytes += parcel.nbytes
         return True
 
     def fetch(self, parcel: Parcel, target: torch.Tensor) -> Copy:
@@ -47,7 +47,12 @@ class FileCarrier:
             raise_if_failed(sent)
             self._arena.read(offset, memory)
 
-        return self._in.submit(read)
+        return self._in.submit(read, parcel.fetched.append)
+
+    def _note(self, parcel: Parcel, offset: int, job: Job) -> None:
+        self._bytes += parcel.nbytes
+        parcel.sent = job
+        parcel.place = offset
 
     def give_back(self, parcel: Parcel) -> bool:
         """See Carrier."""

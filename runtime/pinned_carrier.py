@@ -57,20 +57,32 @@ class PinnedCarrier:
         if extent is None:
             return False
         device = self._device
-        for event in (device.record(device.current_stream()), *extent.after):
-            device.wait(self._out, event)
-        device.copy(self._out, extent.memory, source)
-        parcel.place, parcel.sent = extent, StreamCopy(device, device.record(self._out))
+        try:
+            for event in (device.record(device.current_stream()), *extent.after):
+                device.wait(self._out, event)
+            device.copy(self._out, extent.memory, source)
+            sent = StreamCopy(device, device.record(self._out))
+        except BaseException:
+            device.record(self._out).synchronize()  # the copy may be going on
+            self._pool.give_back(extent, [])
+            raise
         self._bytes += parcel.nbytes
+        parcel.sent, parcel.place = sent, extent
         return True
 
     def fetch(self, parcel: Parcel, target: torch.Tensor) -> Copy:
         """See Carrier."""
         device = self._device
-        for event in (device.record(device.current_stream()), _event(parcel.sent)):
-            device.wait(self._in, event)
-        device.copy(self._in, target, _extent(parcel).memory)
-        return StreamCopy(device, device.record(self._in))
+        try:
+            for event in (device.record(device.current_stream()), _event(parcel.sent)):
+                device.wait(self._in, event)
+            device.copy(self._in, target, _extent(parcel).memory)
+            fetched = StreamCopy(device, device.record(self._in))
+        except BaseException:
+            device.record(self._in).synchronize()  # the copy may be going on
+            raise
+        parcel.fetched.append(fetched)
+        return fetched
 
     def give_back(self, parcel: Parcel) -> bool:
         """At once: whoever gets the place next waits on the device for what is going on there."""

@@ -121,20 +121,29 @@ class StagedCarrier:
         offset = self._arena.take(parcel.nbytes)
         try:
             ready = self._device.record(self._device.current_stream())
-            parcel.sent = self._out.worker.submit(lambda: self._write(source, offset, ready))
+            self._out.worker.submit(lambda: self._write(source, offset, ready), lambda job: self._note(parcel, offset, job))
         except BaseException:
-            self._arena.give_back(offset)
+            if parcel.place is None:
+                self._arena.give_back(offset)
             raise
-        parcel.place = offset
-        self._bytes += parcel.nbytes
         return True
 
     def fetch(self, parcel: Parcel, target: torch.Tensor) -> Copy:
         """See Carrier."""
         ready = self._device.record(self._device.current_stream())
         fetched = _Fetched(self._device)
-        fetched.job = self._in.worker.submit(lambda: self._read(parcel.sent, target, _offset(parcel), ready, fetched))
+
+        def note(job: Job) -> None:
+            fetched.job = job
+            parcel.fetched.append(fetched)
+
+        self._in.worker.submit(lambda: self._read(parcel.sent, target, _offset(parcel), ready, fetched), note)
         return fetched
+
+    def _note(self, parcel: Parcel, offset: int, job: Job) -> None:
+        self._bytes += parcel.nbytes
+        parcel.sent = job
+        parcel.place = offset
 
     def give_back(self, parcel: Parcel) -> bool:
         """See Carrier."""

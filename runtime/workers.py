@@ -23,18 +23,29 @@ class Job:
         self._thread = thread
         self._done = threading.Event()
         self._error: BaseException | None = None
+        self._begins = threading.Lock()
 
     def run(self) -> None:
-        """Do the work; whatever it raises is kept for those who wait."""
-        work, self._work = self._work, None
+        """Do the work, unless it was cancelled; whatever it raises is kept for those who wait."""
+        with self._begins:
+            work, self._work = self._work, None
+        if work is None:
+            return
         try:
-            assert work is not None
             work()
         except BaseException as error:
             # Those who wait raise an error of their own; the traceback would keep the work's tensors alive.
             self._error = error.with_traceback(None)
         del work
         self._done.set()
+
+    def cancel(self) -> None:
+        """Have it never done; if it has begun, wait for its end."""
+        with self._begins:
+            work, self._work = self._work, None
+        if work is not None:
+            self._done.set()
+        self.wait()
 
     def ended(self) -> bool:
         """Whether the work has ended, well or not, or never will."""
@@ -67,14 +78,22 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
 
-    def submit(self, work: Callable[[], None]) -> Job:
-        """Have ``work`` done after all that was submitted before. The owner locks."""
+    def submit(self, work: Callable[[], None], note: Callable[[Job], object] = lambda _: None) -> Job:
+        """Have ``work`` done after all that was submitted before. The owner locks.
+
+        ``note`` is told of the job before it can begin. If anything is raised here, the job does not run any more.
+        """
         if self._thread is None or not self._thread.is_alive():
             self._jobs = SimpleQueue()
             self._thread = threading.Thread(target=_serve, args=(self._jobs,), name=self._name, daemon=True)
             self._thread.start()
         job = Job(work, self._thread)
-        self._jobs.put(job)
+        try:
+            note(job)
+            self._jobs.put(job)
+        except BaseException:
+            job.cancel()
+            raise
         return job
 
     def stop(self, seconds: float = 0.0) -> None:

@@ -55,7 +55,7 @@ class ValueRow:
         reason: why, as a clause.
         store: where it waits for the backward, ``host`` or ``disk``; empty when it stays.
         leaves: the layer after whose last use of it in the forward it leaves; None outside the layers, or when it stays.
-        issued: the layer at the beginning of whose backward its reload is issued; None when it stays.
+        issued: the layer during whose backward its reload is issued; None when it stays.
         returns: the layer whose backward first reads it; None when it stays.
     """
 

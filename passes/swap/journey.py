@@ -3,16 +3,16 @@
     fc1 of layer 3, default_prefetch: 1
 
     forward     ... gelu(fc1)                      leaves after its last use, in layer 3
-    backward    first node of layer 4's backward   issue: its reload begins
+    backward    a node of layer 4's backward       issue: its reload begins
                 gelu_backward(g, fc1)              use: it is waited for, in layer 3
 
-Layers count in the order in which their backwards begin, all of them, swapped or not.
+Layers count in the order in which their backwards begin, all of them, swapped or not. ``spread`` says at which node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
@@ -20,6 +20,7 @@ from ..joint import Call
 from ..operators import is_view_of, storage_root
 from .choose_offload import Move
 from .pair import Pair
+from .spread import releases, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Journey:
         issue: the node of the backward graph before which its reload is issued.
         first_use: the node of the backward graph before which it is waited for.
         leaves_in: the layer of ``last_use``; None outside the layers.
-        issued_in: the layer whose backward begins with ``issue``.
+        issuing: the call of a layer in whose backward its reload is issued.
         returns_in: the layer whose backward first reads it.
     """
 
@@ -41,8 +42,13 @@ class Journey:
     issue: Node
     first_use: Node
     leaves_in: int | None
-    issued_in: int | None
+    issuing: Call
     returns_in: int | None
+
+    @property
+    def issued_in(self) -> int:
+        """The layer in whose backward its reload is issued."""
+        return self.issuing[0]
 
 
 def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int) -> list[Journey]:
@@ -70,9 +76,31 @@ def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int) -> list[Journey
         issuing = calls[max(needed - ahead, 0)]
         issue = min(pair.calls[issuing], first, key=behind.__getitem__) if ahead else first
         leaving = pair.joint.call_of(own[last.name])
-        return Journey(move, last, issue, first, leaving[0] if leaving else None, issuing[0], calls[needed][0])
+        return Journey(move, last, issue, first, leaving[0] if leaving else None, issuing, calls[needed][0])
 
-    return sorted(map(journey, moves), key=lambda j: behind[j.first_use])
+    found = sorted(map(journey, moves), key=lambda j: behind[j.first_use])
+    return _one_by_one(pair, found, behind) if ahead else found
+
+
+def _one_by_one(pair: Pair, journeys: Sequence[Journey], position: Mapping[Node, int]) -> list[Journey]:
+    """Spread the reloads of each backward over it; in the order of use, and none after its first use."""
+    released = releases(pair, [j.move for j in journeys])
+    own: dict[Call, list[Journey]] = {}
+    for j in journeys:
+        # What is used in the backward that issues it, or before, has no time to lose.
+        if j.issue is pair.calls[j.issuing] and j.issuing not in _reading_calls(pair, j.move):
+            own.setdefault(j.issuing, []).append(j)
+    stretches = pair.stretches()
+    places: dict[Journey, Node] = {}
+    for call, ours in own.items():
+        places |= zip(ours, spread(stretches[call], [j.move.size or 0 for j in ours], released), strict=True)
+    found = []
+    last: dict[Call, Node] = {}
+    for j in journeys:
+        place = max(places.get(j, j.issue), last.get(j.issuing, j.issue), key=position.__getitem__)
+        last[j.issuing] = min(place, j.first_use, key=position.__getitem__)
+        found.append(replace(j, issue=last[j.issuing]))
+    return found
 
 
 def uses(value: Node) -> list[Node]:

@@ -89,6 +89,28 @@ class Pair:
         own = self._own.get(node)
         return self.joint.call_of(own) if own is not None else None
 
+    def stretches(self) -> dict[Call, list[Node]]:
+        """The operators of each call's backward, from its first to its last before the backward of another call begins.
+
+        What swap inserts is left out.
+        """
+        begins = {first: call for call, first in self.calls.items()}
+        found: dict[Call, list[Node]] = {}
+        running: Call | None = None
+        between: list[Node] = []
+        for node in self.backward.graph.nodes:
+            if node.op != "call_function" or node not in self.original:
+                continue
+            if node in begins:
+                running = begins[node]
+                between = []
+            if running is not None:
+                between.append(node)
+                if self.call_of(node) == running:
+                    found.setdefault(running, []).extend(between)
+                    between = []
+        return found
+
     def is_known(self, node: Node) -> bool:
         """Whether torch recorded what the node of the backward graph is the backward, or the recomputation, of."""
         own = self._own.get(node)

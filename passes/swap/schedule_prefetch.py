@@ -1,7 +1,7 @@
 """Bring every value back: its reload is issued layers ahead, and waited for right before its first use.
 
     ticket = placeholder                            fc1 of layer 3, default_prefetch: 1
-    token  = memopt.prefetch(ticket)                before the first operator of the backward of layer 4
+    token  = memopt.prefetch(ticket)                before an operator of the backward of layer 4 (``spread``)
     ...                                             the backward of layer 4
     fc1    = memopt.wait(token, [1024, 1024], ...)  before the first use in the backward of layer 3
     grad   = gelu_backward(g, fc1)

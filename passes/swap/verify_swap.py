@@ -3,7 +3,8 @@
 What holds afterwards, for each value that moves:
 - one ``memopt::offload`` in the forward, after every use of the value's storage there, and none in the backward;
 - its ticket crosses, once and in its place, and neither the value nor a view of it does;
-- one ``memopt::prefetch`` of that ticket, where the backward begins of the layer it was to be issued in;
+- one ``memopt::prefetch`` of that ticket, before an operator of the backward it was to be issued in, or at the first use if
+  that comes earlier, and none before that of a value that is used earlier;
 - one ``memopt::wait`` for it, of the value's form, right before the first use; nothing reads what crossed before.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 from torch.fx import Graph, Node
 
+from ..joint import Call
 from ..operators import is_symbolic, storage_root, viewed
 from ..verify import VerificationError, saved_values
 from .insert_offload import ticket_name
@@ -40,6 +42,9 @@ def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
     own = {ticket_name(journey) for journey in journeys}
     times = Counter(returned)
     following = _next_original(pair)
+    behind = {n: i for i, n in enumerate(pair.backward.graph.nodes)}
+    stretches = {call: (behind[nodes[0]], behind[nodes[-1]]) for call, nodes in pair.stretches().items()}
+    issued: dict[Call, int] = {}
     for journey in journeys:
         title, ticket = journey.move.title, forward.get(ticket_name(journey))
         if ticket is None or ticket.target is not OFFLOAD or ticket.args[0] is not forward[journey.move.value.name]:
@@ -51,22 +56,32 @@ def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
         if receiver is None or times[ticket.name] != 1:
             raise VerificationError(f"the ticket of {title} does not cross")
         _expect(not any(c.own.name in loaded for c in journey.move.crossings), f"the backward still receives {title} itself")
-        _verify_return(journey, receiver, following)
+        token = _verify_return(journey, receiver, following)
+        begin, end = stretches[journey.issuing]
+        begin = min(begin, behind[journey.first_use])
+        _expect(
+            begin <= behind[following[token]] <= end,
+            f"{title} is not fetched within the backward of the layer that is to fetch it",
+        )
+        _expect(issued.get(journey.issuing, -1) < behind[token], f"{title} is fetched before what is used earlier")
+        issued[journey.issuing] = behind[token]
+        _expect(following[token] is journey.issue, f"{title} is not fetched at its place in that backward")
     # By place, not by name: a partitioner may rename what it saves of its own, such as random states.
     places = [[(i, name) for i, name in enumerate(names) if name in own] for names in (returned, received)]
     _expect(places[0] == places[1], "what the forward returns for the backward arrives there in another order")
 
 
-def _verify_return(journey: Journey, receiver: Node, following: dict[Node, Node]) -> None:
+def _verify_return(journey: Journey, receiver: Node, following: dict[Node, Node]) -> Node:
+    """Check the way back but for the place of the reload, which is returned."""
     title = journey.move.title
     tokens = [u for u in receiver.users if u.target is PREFETCH]
     _expect(len(tokens) == 1 == len(receiver.users), f"{title} is not fetched exactly once")
     waits = [u for u in tokens[0].users if u.target is WAIT]
     _expect(len(waits) == 1 == len(tokens[0].users), f"{title} is not waited for exactly once")
-    _expect(following[tokens[0]] is journey.issue, f"{title} is not fetched where the backward of its layer begins")
     _expect(following[waits[0]] is journey.first_use, f"{title} is not waited for right before its first use")
     _expect(_has_form_of(waits[0], journey.move.value), f"{title} is waited for in another form")
     _expect(bool(waits[0].users), f"{title} comes back, and nothing reads it")
+    return tokens[0]
 
 
 def _has_form_of(wait: Node, value: Node) -> bool:

@@ -309,9 +309,11 @@ class SimulatedWorker(Worker):
         self.jobs: deque[SimulatedJob] = deque()
         self._busy = False
 
-    def submit(self, work: Callable[[], None]) -> Job:
-        self.jobs.append(SimulatedJob(work, self))
-        return self.jobs[-1]
+    def submit(self, work: Callable[[], None], note: Callable[[Job], object] = lambda _: None) -> Job:
+        job = SimulatedJob(work, self)
+        note(job)
+        self.jobs.append(job)
+        return job
 
     def run_one(self) -> None:
         if self.jobs and not self._busy:

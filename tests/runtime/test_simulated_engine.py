@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from contextlib import suppress
 
 import pytest
 import torch
@@ -205,4 +206,40 @@ def test_values_of_no_bytes() -> None:
     ticket = tickets.issue(stored)
     assert run.pool.allocations == 0
     del ticket, stored
+    end(run)
+
+
+@pytest.mark.parametrize("store", ["host", "disk"])
+@pytest.mark.parametrize("point", ["record", "copy", "wait", "current_stream"])
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("call", [0, 1, 2])
+@pytest.mark.parametrize("moment", ["out", "in"])
+def test_an_interrupt_while_a_copy_is_started(
+    store: str, point: str, behind: bool, call: int, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = program(store)
+    train(run)
+    kept = run.leave(3000)
+    real, due = getattr(type(run.device), point), [call]
+
+    def interrupted(*args: object, **kwargs: object) -> object:
+        now = due[0] == 0
+        due[0] -= 1
+        if now and not behind:
+            raise KeyboardInterrupt
+        made = real(*args, **kwargs)
+        if now:
+            raise KeyboardInterrupt
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(run.device), point, interrupted)
+        with suppress(KeyboardInterrupt):
+            if moment == "out":
+                run.leave(1500)
+            else:
+                prefetch(kept[0])
+    train(run)
+    run.come(prefetch(kept[0]), kept[1])
+    del kept
     end(run)

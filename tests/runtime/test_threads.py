@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
 import torch
+from memopt.runtime.callers import StreamCaller
 from swapping import OPS, offload, settled, wait_like
 
 
@@ -69,3 +71,40 @@ def test_one_token_for_two_threads_is_given_to_one() -> None:
         with ThreadPoolExecutor(2) as threads:
             results = [threads.submit(take) for _ in range(2)]
             assert sorted(r.result() for r in results) == [False, True]
+
+
+def test_waits_of_several_threads_are_each_counted_once() -> None:
+    class Ended:
+        def query(self) -> bool:
+            return True
+
+    class Instant:
+        """A device on which a wait takes a second, and nothing is slow."""
+
+        def current_stream(self) -> int:
+            return 0
+
+        def record(self, *_: object, **__: object) -> Ended:
+            return Ended()
+
+        def seconds_between(self, *_: object) -> float:
+            time.sleep(0)
+            return 1.0
+
+    class Going:
+        def ended(self) -> bool:
+            return False
+
+        def join(self) -> None:
+            time.sleep(0)
+
+    caller = StreamCaller(Instant())  # type: ignore[arg-type]
+
+    def train(_: int) -> None:
+        for _ in range(200):
+            caller.join(Going(), torch.empty(0), 0)  # type: ignore[arg-type]
+            caller.settle()
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(train, range(6)))
+    assert (caller.late, caller.seconds_waited) == (1200, 1200.0)
