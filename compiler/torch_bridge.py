@@ -330,7 +330,7 @@ def ranks_of_group(name: str) -> tuple[int, ...]:
     if not _communicates():
         return ()
     try:
-        group = distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
+        group = distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
     except (RuntimeError, LookupError, ValueError):
         group = None
     return tuple(sorted(distributed.get_process_group_ranks(group)))

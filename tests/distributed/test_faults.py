@@ -1,4 +1,4 @@
-"""Ranks that were given different things, that are missing, or alone: an error that says so in time, or no difference at all."""
+"""Ranks that were given different things, that are missing, or alone: an error in time that says so, or no difference."""
 
 from __future__ import annotations
 
