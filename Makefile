@@ -32,6 +32,7 @@ bench: $(READY)
 	$(RUN) benchmarks/own_time.py
 	$(RUN) benchmarks/compile_time.py
 	$(RUN) benchmarks/simulate_overlap.py
+	$(RUN) benchmarks/distributed.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "memopt needs Python 3.11 or newer; set PYTHON=..."'

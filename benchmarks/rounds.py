@@ -9,7 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
@@ -52,17 +52,21 @@ def ratio_of(ours: list[dict[str, float]], peers: list[dict[str, float]], figure
 
 
 def command_line(
-    description: str, measure: Callable[[str, int], dict[str, float]], report: Callable[[list[int], int], None]
+    description: str,
+    measure: Callable[[str, int], dict[str, float]],
+    report: Callable[[list[int], int], None],
+    *,
+    depths: Sequence[int] = (6, 12),
 ) -> None:
     """Do what the command line asks for: measure one row in this process and print it as JSON, or report on all rows."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--row", help="measure one row in this process, and print it as JSON")
-    parser.add_argument("--layers", type=int, action="append", help="number of layers; may be repeated (default: 6 and 12)")
+    parser.add_argument("--layers", type=int, action="append", help=f"may be repeated (default: {depths})")
     parser.add_argument("--rounds", type=int, default=3, help="how often every row is measured")
     options = parser.parse_args()
     if options.row:
         with contextlib.redirect_stdout(sys.stderr):
-            result = measure(options.row, (options.layers or [6])[0])
+            result = measure(options.row, (options.layers or depths)[0])
         print(json.dumps(result))
     else:
-        report(options.layers or [6, 12], options.rounds)
+        report(options.layers or list(depths), options.rounds)

@@ -133,7 +133,7 @@ def _compare(statement: Statement, ranks: tuple[int, ...], number: int, timeout:
         complete = board.add("count", 0) >= len(ranks)  # read first: whoever differs says so before it is counted
         if board.check(["other"]):
             other = int(board.get("other").decode())
-            raise RanksDisagreeError(_difference(board, int(first_rank), other))
+            raise RanksDisagreeError(_difference(board, *sorted((int(first_rank), other))))
         if complete:
             return
         if time.monotonic() > deadline:

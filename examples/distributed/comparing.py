@@ -85,7 +85,7 @@ def report(model: nn.Module, name: str, forward: Counter[str], backward: Counter
         f"gradients differ by {differs:.0e}",
         f"saved: {found.saved_before:,} -> {found.saved_after:,} bytes, {found.swapped:,} swapped",
     )
-    print(" | ".join(parts), flush=True)
+    print(" | ".join(parts) + "\n", end="", flush=True)  # in one piece, whatever other ranks print
     return differs <= TOLERANCE
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from launching import EXAMPLES, by_config, run_example
+from launching import EXAMPLES, PROGRAMS, by_config, run_example, torchrun
 
 LAYERS = 4
 GATHERED = 4 * 32 * 64 * 4  # batch, context, width, bytes of an element: what each of a layer's two all-gathers delivers
@@ -45,3 +46,15 @@ def test_inductor_runs_again_what_aot_eager_does() -> None:
     own = Counter(all_gather=2 * LAYERS + 1, reduce_scatter=2 * LAYERS + 1)
     assert found["tensor_parallel"].backward == own
     assert found["tensor_parallel_full"].backward == own + Counter(all_gather=2 * LAYERS, reduce_scatter=LAYERS)
+
+
+def test_each_rank_swaps_to_files_of_its_own(tmp_path: Path) -> None:
+    done = torchrun(PROGRAMS / "swap_stores.py", 2, str(EXAMPLES), str(tmp_path))
+    found = re.findall(
+        r"^rank (\d): files (\d+) shared (\d+) out (\d+) in (\d+) planned (\d+) differs (\S+) left (\d+)$", done.stdout, re.M
+    )
+    assert sorted(rank for rank, *_ in found) == ["0", "1"], done.stderr[-3000:]
+    for _, files, shared, out, back, planned, differs, left in found:
+        assert (int(files), int(shared), int(left)) == (1, 0, 0)
+        assert int(out) == int(back) == int(planned) > 0
+        assert float(differs) <= 1e-5

@@ -31,7 +31,7 @@ def check_rows(output: str, rows: int) -> None:
 
 def test_every_example_is_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text()
-    for path in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("configs/*.yaml")]:
+    for path in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("configs/*.yaml"), *EXAMPLES.glob("distributed/*.py")]:
         assert path.name in listed
 
 
