@@ -63,7 +63,9 @@ def main() -> None:
                 _, backward = collectives_in(loss_of(logits, own).backward)
         for text in {str(w.message) for w in caught if issubclass(w.category, memopt.MemoptWarning)}:
             print(f"rank {dist.get_rank()}: warning: {text}\n", end="", flush=True)
-        right &= report(model, f"{options.scope},{order}", forward, backward, difference(gradients_of(model), gradients_of(alone)))
+        right &= report(
+            model, f"{options.scope},{order}", forward, backward, difference(gradients_of(model), gradients_of(alone))
+        )
     leave(right)
 
 
