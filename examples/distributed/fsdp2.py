@@ -2,8 +2,8 @@
 
     torchrun --nproc_per_node 2 examples/distributed/fsdp2.py
 
-``fully_shard`` gathers a layer's weights in hooks around its forward, which break the graph: so each layer is compiled by itself,
-inside its hooks, with ``scope="layer"``. Call compile_with_memopt before ``fully_shard``, or after it.
+``fully_shard`` gathers a layer's weights in hooks around its forward, which break the graph: so each layer is compiled by
+itself, inside its hooks, with ``scope="layer"``. Call compile_with_memopt before ``fully_shard``, or after it.
 """
 
 from __future__ import annotations
