@@ -21,6 +21,7 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
         breaks: torch's reasons for the graph breaks met on the way, one line each, with their places.
     """
     training = [seen for seen in captures if seen.trains]
+    of_breaks = list(told_of_breaks(plan, captures, breaks))  # credits what graphs share, so it comes first
     alone = {layer for seen in captures for layer in seen.served}
     lost = tuple(i for i in lost_layers(plan, training or captures) if i not in alone)
     texts = [_lost_text(plan, captures, lost, breaks)] if lost else []
@@ -28,7 +29,7 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) ->
         return texts
     return [
         *texts,
-        *told_of_breaks(plan, captures, breaks),
+        *of_breaks,
         *_without_match(plan, training, lost),
         *_without_collective(plan, training, lost),
         *_without_operators(plan, training, lost),

@@ -1,4 +1,4 @@
-"""Graphs of inner modules, after breaks: layers keep their rules where a graph is theirs alone, and are named where it is not."""
+"""Graphs of inner modules, after breaks: layers keep their rules where a graph is theirs alone, and are named elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Inner(nn.Module):
         self.into = nn.Linear(WIDTH, WIDTH)
         self.layers = nn.ModuleList(Residual(Mlp()) for _ in range(depth))
 
-    def forward(this, h: torch.Tensor) -> torch.Tensor:  # noqa: N805
+    def forward(this, h: torch.Tensor) -> torch.Tensor:
         h = this.into(h)
         for layer in this.layers:
             h = layer(h)
@@ -157,7 +157,7 @@ class OfWithin(Loop):
 @pytest.mark.parametrize(("model", "given"), [(Loop, x(2, 6)), (OfWithin, x())])
 def test_layers_that_share_a_graph_are_named_with_line_and_remedy(model: type[nn.Module], given: torch.Tensor) -> None:
     told = ["layers 0-1 (layers.0, layers.1): no captured graph names them"]
-    trained = check(model(), [given], full("0-1"), "aot_eager", warns=told)
+    trained = check(model(), [given], full("0-1"), "aot_eager", warns=told, exact=False)  # parts add up in another order
     assert "one graph may serve several layers" in trained.warnings[0]
     assert "test_inner_graphs.py" in trained.warnings[0]
     assert "Compile with scope='layer'" in trained.warnings[0]
