@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from ..passes.policy import Plan
 from ..runtime.calls import Calls
 from . import torch_bridge
-from .explain.unapplied import eager, unapplied
 from .forward import Settings, causes_raised, compiled_forward
+from .layer_calls import LayerCalls, new_tensors
 from .plan.layers import Layer
 
 Group = Callable[..., Any]
@@ -42,7 +41,9 @@ class LayeredForward:
         self.session = settings.session(model)
         swap = settings.plan.swap
         self.calls = Calls(swap.prefetch if swap is not None else 0)
+        self.layers = LayerCalls()
         self._groups: dict[Hashable, Group] = {}
+        self._broken: set[Group] = set()
         functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
 
     @torch.compiler.disable(reason="memopt compiles the layers of this module")  # type: ignore[no-untyped-call, untyped-decorator]
@@ -52,14 +53,11 @@ class LayeredForward:
         session.refuse()
         session.calls += 1
         news, breaks = session.news, torch_bridge.watch_breaks()
-        session.eager_layers.clear()
+        self.layers.begin()
         forward = self.original or functools.partial(type(self.model).forward, self.model)
         with self.calls.new_pass():
             result = forward(*args, **kwargs)
-        if session.news != news:
-            session.say([*session.found_in_graphs(), *unapplied(session.plan, session.captures, breaks())])
-        if session.eager_layers:
-            session.say([eager(session.plan, breaks(), tuple(sorted(session.eager_layers)))])
+        self.layers.say(session, breaks, is_news=session.news != news, is_whole=True)
         return result
 
     def run(self, index: int, layer: nn.Module, original: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
@@ -67,7 +65,8 @@ class LayeredForward:
         session = self.session
         session.refuse()
         group = self._group(index, layer, original)
-        runs, before = session.runs, session.place
+        alone = None if self.calls.is_in_pass else (session.news, torch_bridge.watch_breaks())
+        runs, before, noted = session.runs, session.place, torch_bridge.count_breaks()
         session.place = index, layer
         given = args if original is None else (original, *args)
         try:
@@ -75,9 +74,14 @@ class LayeredForward:
                 result = group(layer, *given, **kwargs)
         finally:
             session.place = before
-        if session.runs == runs and torch.is_grad_enabled():
-            session.eager_layers.add(index)
-        call.watch(tree_leaves(result))
+        if torch_bridge.count_breaks() != noted:
+            self._broken.add(group)
+        if torch.is_grad_enabled():
+            self.layers.note(index, session.runs - runs, breaks=group in self._broken)
+            call.watch(new_tensors(result, (args, kwargs)))
+        if alone is not None:
+            news, breaks = alone
+            self.layers.say(session, breaks, is_news=session.news != news, is_whole=False)
         return result
 
     def _group(self, index: int, layer: nn.Module, original: Callable[..., Any] | None) -> Group:

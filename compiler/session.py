@@ -45,7 +45,6 @@ class Session:
         agreement: how the ranks of a process group agree about collectives; None to compare with nobody.
         place: the layer that is running, by number and module, where each is compiled by itself.
         news: how often a graph was captured, or ran for a layer that it had not run for.
-        eager_layers: the layers that ran no captured graph in the latest call.
         ran_eagerly: whether a call has run no captured graph.
     """
 
@@ -62,17 +61,16 @@ class Session:
     agreement: Agreement | None = None
     place: tuple[int, nn.Module] | None = None
     news: int = 0
-    eager_layers: set[int] = field(default_factory=set)
     _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
         """Compile one captured graph: what torch.compile calls."""
         if self.place is None:
-            root, paths = self.model, {layer.path: layer.index for layer in self.plan.layers}
+            root, paths, layer = self.model, {layer.path: layer.index for layer in self.plan.layers}, None
         else:
-            root, paths = self.place[1], {"": self.place[0]}
+            root, paths, layer = self.place[1], {"": self.place[0]}, self.plan.layers[self.place[0]]
         with self._clock.measure("record"):
-            seen = capture(len(self.captures), graph, inputs, paths, _tensors(root), is_layer=self.place is not None)
+            seen = capture(len(self.captures), graph, inputs, paths, _tensors(root), layer=layer)
             key = cache_key(self.plan, graph, seen.layer_of_path)
         partition = self._partition(seen)
         if self.lowers:
