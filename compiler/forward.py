@@ -110,13 +110,13 @@ def causes_raised() -> Iterator[None]:
         raise
 
 
-def compiled_forward(session: Session, title: str, settings: Settings, *, is_instances: bool) -> Callable[..., Any]:
+def compiled_forward(backend: Callable[..., Any], title: str, settings: Settings, *, is_instances: bool) -> Callable[..., Any]:
     """What runs a module's forward, compiled under a code object of its own.
 
     By code object torch counts recompilations, and by its name it learns which sizes change: models must not share one.
 
     Args:
-        session: the backend.
+        backend: what torch.compile calls: a session, or what calls one.
         title: names the code object, for people who read torch's logs.
         settings: how to compile.
         is_instances: the module has a ``forward`` of its own, which is given after it; else that of its class runs.
@@ -125,7 +125,7 @@ def compiled_forward(session: Session, title: str, settings: Settings, *, is_ins
     name = f"{title}_forward_{next(_NUMBER)}"
     forward = types.FunctionType(template.__code__.replace(co_name=name), template.__globals__, name)
     compiled: Callable[..., Any] = torch.compile(
-        forward, backend=session, fullgraph=settings.fullgraph, dynamic=settings.dynamic
+        forward, backend=backend, fullgraph=settings.fullgraph, dynamic=settings.dynamic
     )
     return compiled
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from ..passes.policy import Plan
 from ..runtime.calls import Calls
@@ -26,6 +27,7 @@ from . import torch_bridge
 from .forward import Settings, causes_raised, compiled_forward
 from .layer_calls import LayerCalls, new_tensors
 from .plan.layers import Layer
+from .session import Session
 
 Group = Callable[..., Any]
 """Runs the forward of any layer with one policy and structure: the layer comes first, then its arguments."""
@@ -89,7 +91,7 @@ class LayeredForward:
         group = self._groups.get(key)
         if group is None:
             title = f"{type(layer).__name__}_{index}"
-            group = compiled_forward(self.session, title, self.settings, is_instances=original is not None)
+            group = compiled_forward(_Backend(self.session), title, self.settings, is_instances=original is not None)
             self._groups[key] = group
         return group
 
@@ -108,6 +110,16 @@ class LayeredForward:
     def __reduce__(self) -> tuple[Any, ...]:
         self.settings.check_picklable()
         return LayeredForward, (self.model, self.settings, self.original)
+
+
+class _Backend:
+    """The backend of one group: where a graph breaks, torch shares the parts among all that have one backend."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any], **given: Any) -> torch_bridge.Compiled:
+        return self.session(graph, inputs, **given)
 
 
 class LayerForward:
