@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ..passes.policy import LayerPlan, Plan
+from ..passes.policy import Plan
 from ..passes.scopes import find_scope, module_path
 from . import torch_bridge
 from .clock import Clock
@@ -105,15 +105,13 @@ def capture(
     layer_of_path: dict[str, int],
     tensors: dict[str, int],
     *,
-    layer: LayerPlan | None = None,
+    is_layer: bool = False,
 ) -> Capture:
     """Record a graph before it is compiled.
 
-    ``tensors`` are the parameters of the model, or of the ``layer`` that is compiled by itself: name without wrappers -> id.
+    ``tensors`` are the parameters of the model, or of the layer that is compiled by itself: name without wrappers -> id.
     """
-    # A part of a layer that breaks may start at one of its modules; rules for the whole layer need no names.
-    is_whole = layer is not None and bool(layer.rules) and all(not path for path in layer.rules)
-    named = layer_of_path if is_whole or _starts_at_model(graph, inputs, tensors) else {}
+    named = layer_of_path if is_layer or _starts_at_model(graph, inputs, tensors) else {}
     # The parts of a model that it checkpoints itself, and branches, are graphs within the graph.
     parts = [part.graph for part in graph.modules() if isinstance(part, GraphModule)]
     scopes = (find_scope(node, named) for part in parts for node in part.nodes if node.op not in ("placeholder", "output"))
@@ -124,7 +122,7 @@ def capture(
     seen = Capture(
         number, named, layers, trains, snapshot(graph), torch_bridge.fake_inputs(graph), autocast=tuple(_autocast_in_force())
     )
-    if layer is not None and named:
+    if is_layer:
         seen.layer_inputs = torch_bridge.first_differentiable_argument(graph)
     return seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -21,23 +22,36 @@ class LayerCalls:
         ran: those whose forward was called.
         eager: those that ran no captured graph.
         broken: those whose graph breaks inside, so that they ran as several graphs, or in part eagerly.
-        told: what the user heard already: the layer and which of these it was.
+        told: what the user heard already: which of these it was, and the layer.
+        counts: how often each module ran.
+        trained: those that ever ran with gradients.
     """
 
     ran: set[int] = field(default_factory=set)
     eager: set[int] = field(default_factory=set)
     broken: set[int] = field(default_factory=set)
     told: set[tuple[str, int]] = field(default_factory=set)
+    counts: Counter[int] = field(default_factory=Counter)
+    trained: set[int] = field(default_factory=set)
 
     def begin(self) -> None:
         """A new call begins."""
         self.ran.clear()
         self.eager.clear()
         self.broken.clear()
+        self.counts.clear()
+
+    def count(self, first: int) -> int:
+        """How often the module whose first place is this one had run in this call; it runs once more."""
+        self.counts[first] += 1
+        return self.counts[first] - 1
 
     def note(self, layer: int, graphs: int, *, breaks: bool) -> None:
-        """Take note that a layer ran with gradients, as so many graphs; ``breaks``: torch broke one there."""
+        """Take note that a layer ran, as so many graphs; ``breaks``: torch broke one there."""
         self.ran.add(layer)
+        if not torch.is_grad_enabled():
+            return
+        self.trained.add(layer)
         if graphs == 0:
             self.eager.add(layer)
         elif graphs > 1 or breaks:
@@ -53,7 +67,8 @@ class LayerCalls:
             is_whole: the model was called, not a layer by itself.
         """
         ruled = ruled_layers(session.plan)
-        missing = ruled - self.ran if is_whole and torch.is_grad_enabled() else set()
+        elsewhere = {i for kind, i in self.told if kind == "shared"}
+        missing = ruled - self.ran - elsewhere if is_whole and torch.is_grad_enabled() else set()
         found = {"eager": self.eager, "broken": self.broken & ruled, "uncalled": missing}
         new = {kind: tuple(sorted(i for i in layers if (kind, i) not in self.told)) for kind, layers in found.items()}
         if not is_news and not any(new.values()):
@@ -69,7 +84,7 @@ class LayerCalls:
             texts.append(broken(session.plan, session.captures, reasons, new["broken"]))
         if is_news:
             # What is called layer by layer is not whole before all were.
-            missing = missing if is_whole else ruled - self.ran
+            missing = missing if is_whole else ruled - self.trained
             told = {i for kind, i in self.told if kind != "uncalled"} | missing
             texts += unapplied(session.plan, session.captures, reasons, told)
         session.say(texts, stacklevel=5)

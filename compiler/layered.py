@@ -78,8 +78,8 @@ class LayeredForward:
             session.place = before
         if torch_bridge.count_breaks() != noted:
             self._broken.add(group)
+        self.layers.note(index, session.runs - runs, breaks=group in self._broken)
         if torch.is_grad_enabled():
-            self.layers.note(index, session.runs - runs, breaks=group in self._broken)
             call.watch(new_tensors(result, (args, kwargs)))
         if alone is not None:
             news, breaks = alone
@@ -125,9 +125,12 @@ class _Backend:
 class LayerForward:
     """The ``forward`` of one layer; it lies on the instance, so that the layer stays what it was."""
 
-    def __init__(self, owner: LayeredForward, index: int, layer: nn.Module, original: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, owner: LayeredForward, places: tuple[int, ...], layer: nn.Module, original: Callable[..., Any] | None
+    ) -> None:
+        """``places``: the numbers that the layer has; several where it stands at several places of its stack."""
         self.owner = owner
-        self.index = index
+        self.places = places
         self.layer = layer
         self.original = original
         functools.update_wrapper(self, original or types.MethodType(type(layer).forward, layer))
@@ -135,7 +138,8 @@ class LayerForward:
     @torch.compiler.disable(reason="memopt compiles this layer by itself")  # type: ignore[no-untyped-call, untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer's forward, compiled."""
-        return self.owner.run(self.index, self.layer, self.original, args, kwargs)
+        index = self.places[self.owner.layers.count(self.places[0]) % len(self.places)]
+        return self.owner.run(index, self.layer, self.original, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayerForward:
         layer = memo.get(id(self.layer))
@@ -143,26 +147,29 @@ class LayerForward:
             layer = copy.deepcopy(self.layer, memo)
         # Copied with its model, it belongs to the copy of the model; alone, it goes on with the policy that it has.
         owner = copy.deepcopy(self.owner, memo) if id(self.owner.model) in memo else self.owner
-        return LayerForward(owner, self.index, layer, copy.deepcopy(self.original, memo))
+        return LayerForward(owner, self.places, layer, copy.deepcopy(self.original, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LayerForward, (self.owner, self.index, self.layer, self.original)
+        return LayerForward, (self.owner, self.places, self.layer, self.original)
 
 
 def attach(forward: LayeredForward, stack: Sequence[Layer]) -> list[str]:
     """Give every layer of the model its forward. Returns what the user should hear."""
-    owners: dict[int, int] = {}
     plan, texts = forward.settings.plan, []
-    for index, layer in ((entry.index, entry.module) for entry in stack):
-        first = owners.setdefault(id(layer), index)
-        if first != index:
-            if policy_of(plan, first) != policy_of(plan, index):
-                texts.append(
-                    f"layers {first} and {index} are one module, and have different rules: with scope='layer' it follows "
-                    f"those of layer {first}. Give both the same, or use scope='model'."
-                )
-            continue
-        object.__setattr__(layer, "forward", LayerForward(forward, index, layer, layer.__dict__.get("forward")))
+    numbers: dict[int, list[int]] = {}
+    for entry in stack:
+        numbers.setdefault(id(entry.module), []).append(entry.index)
+    for layer in {id(entry.module): entry.module for entry in stack}.values():
+        first, *others = numbers[id(layer)]
+        differing = [index for index in others if policy_of(plan, index) != policy_of(plan, first)]
+        for index in differing:
+            texts.append(
+                f"layers {first} and {index} are one module, and have different rules: with scope='layer' it follows those of "
+                f"layer {first}. Give both the same, or use scope='model'."
+            )
+        forward.layers.told.update(("shared", index) for index in differing)
+        places = tuple(index for index in (first, *others) if index not in differing)
+        object.__setattr__(layer, "forward", LayerForward(forward, places, layer, layer.__dict__.get("forward")))
     return texts
 
 

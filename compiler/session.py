@@ -20,6 +20,7 @@ from .capture import Capture, capture, same_autocast
 from .clock import Clock
 from .errors import MemoptWarning
 from .explain.unapplied import eager, unapplied
+from .layer_names import name_modules
 from .lowering import Backend, lower, reuses_held_memory, split_only
 from .pipeline import snapshot
 from .plan.paths import normalise_path
@@ -66,11 +67,14 @@ class Session:
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
         """Compile one captured graph: what torch.compile calls."""
         if self.place is None:
-            root, paths, layer = self.model, {layer.path: layer.index for layer in self.plan.layers}, None
+            root, paths = self.model, {layer.path: layer.index for layer in self.plan.layers}
         else:
-            root, paths, layer = self.place[1], {"": self.place[0]}, self.plan.layers[self.place[0]]
+            root, paths = self.place[1], {"": self.place[0]}
         with self._clock.measure("record"):
-            seen = capture(len(self.captures), graph, inputs, paths, _tensors(root), layer=layer)
+            tensors = _tensors(root)
+            if self.place is not None:
+                name_modules(graph, inputs, root, tensors)
+            seen = capture(len(self.captures), graph, inputs, paths, tensors, is_layer=self.place is not None)
             key = cache_key(self.plan, graph, seen.layer_of_path)
         partition = self._partition(seen)
         if self.lowers:

@@ -53,11 +53,9 @@ def broken(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str], layer
     by_name = {(rule.field, i) for i in layers for path, rule in plan.layers[i].rules.items() if path}
     by_name |= {(rule.field, i) for rule in plan.pending for i in rule.layers if i in layers}
     without = sorted({field for field, i in by_name if (field, i) not in met})
-    names = ""
+    names = " An operator whose module torch lost there follows no rule for modules." if by_name else ""
     if without:
-        names = f" {' and '.join(without)} matched nothing in the parts that torch still names, and has no effect there."
-    elif by_name:
-        names = " Rules that name modules hold only in the parts that torch still names."
+        names += f" {' and '.join(without)} matched nothing there, and has no effect."
     return (
         f"{named(plan, layers)}: the graph breaks inside each of them, so its parts are compiled one by one, and what goes "
         f"from part to part is saved for the backward.{names} {_why(breaks)}".rstrip()
