@@ -15,7 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from torch import Tensor, nn
 
-VOCABULARY, WIDTH, HEADS, DEPTH, BATCH, LENGTH = 256, 64, 4, 4, 4, 64
+VOCABULARY, WIDTH, HEADS, DEPTH, BATCH, LENGTH = 256, 64, 4, 3, 4, 64
 TEXT = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS}
 
 
@@ -64,27 +64,23 @@ class MeanSquare(nn.Module):
         return self.inner(batch).square().mean()
 
 
-def _text(seed: int = 1) -> Tensor:
-    return torch.randint(1, VOCABULARY, (BATCH, LENGTH), generator=torch.Generator().manual_seed(seed))
+def _text(seed: int = 1, length: int = LENGTH) -> Tensor:
+    return torch.randint(1, VOCABULARY, (BATCH, length), generator=torch.Generator().manual_seed(seed))
 
 
-def _causal(name: str, **given: Any) -> Callable[[], nn.Module]:
+def _causal(name: str, length: int = LENGTH, **given: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         import transformers
 
         config = getattr(transformers, f"{name}Config")(**given)
         model = getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}LMHeadModel")
-        symbols = _text()
-        made = model._from_config(config, attn_implementation="sdpa") if _attends(config) else model(config)
+        symbols = _text(length=length)
+        made = model(config)
         # Otherwise the loss is guessed from the class's name, with a message at which the graph breaks.
         made.loss_type = "ForCausalLM"
         return WithLoss(made, {"input_ids": symbols, "labels": symbols})
 
     return build
-
-
-def _attends(config: Any) -> bool:
-    return hasattr(config, "num_attention_heads")
 
 
 def _bert() -> nn.Module:
@@ -131,16 +127,18 @@ def _transformer_encoder() -> nn.Module:
 
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": WIDTH}
 _GROUPED = {**TEXT, "num_key_value_heads": 2, "intermediate_size": 4 * WIDTH, "head_dim": WIDTH // HEADS}
+_GPT2 = {"n_positions": LENGTH, "n_embd": WIDTH, "n_layer": DEPTH, "n_head": HEADS, "bos_token_id": 0, "eos_token_id": 0}
+_MAMBA = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "vocab_size": VOCABULARY}
 MODELS: dict[str, Entry] = {
     "Llama": Entry(_causal("Llama", **_GROUPED)),
     "Llama, without a cache": Entry(_causal("Llama", **_GROUPED, use_cache=False)),
     "Qwen3": Entry(_causal("Qwen3", **_GROUPED)),
     "Qwen3-MoE": Entry(_causal("Qwen3Moe", **_GROUPED, **_EXPERTS)),
     "Qwen3-MoE, a loop over experts": Entry(_causal("Qwen3Moe", **_GROUPED, **_EXPERTS, experts_implementation="eager")),
-    "GPT-2": Entry(_causal("GPT2", vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=WIDTH, n_layer=DEPTH, n_head=HEADS)),
+    "GPT-2": Entry(_causal("GPT2", **_GPT2, vocab_size=VOCABULARY)),
     "BERT": Entry(_bert, mlp="intermediate|output"),
     "T5": Entry(_t5, ("inner.encoder.block", "inner.decoder.block"), 2 * DEPTH, mlp=r"layer\.\d+\.DenseReluDense"),
     "ViT": Entry(_vit),
-    "Mamba": Entry(_causal("Mamba", vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=DEPTH), mlp="mixer"),
-    "nn.TransformerEncoder": Entry(_transformer_encoder, mlp="linear1|linear2|dropout"),
+    "Mamba": Entry(_causal("Mamba", length=LENGTH // 4, **_MAMBA), mlp="mixer"),
+    "nn.TransformerEncoder": Entry(_transformer_encoder, mlp="self_attn"),
 }
