@@ -138,11 +138,14 @@ def in_fresh_process(name: str, backend: str) -> Row:
     return row
 
 
-def works(entry: Entry, row: Row, scope: str, names: tuple[str, ...]) -> bool:
-    """Whether every rule held in every layer that it names, without a word."""
-    asked = {"full": entry.depth - 1, "select": entry.depth, "swap": entry.depth - 1}
-    tries = {policy: row[f"{policy} {scope}"] for policy in names}
-    return all(t.get("layers") == asked[policy] and not t["warnings"] for policy, t in tries.items())
+def holds(entry: Entry, row: Row, names: tuple[str, ...]) -> str:
+    """With which scope every rule reaches every layer that it names, and whether memopt had something to say."""
+    found = []
+    for scope in SCOPES:
+        tries = {policy: row[f"{policy} {scope}"] for policy in names}
+        if all(tried.get("layers") == _asked(entry, policy) for policy, tried in tries.items()):
+            found.append(f"{scope}, in parts" if any(tried["warnings"] for tried in tries.values()) else scope)
+    return "both" if found == list(SCOPES) else " and ".join(found) or "neither"
 
 
 def table_of(rows: dict[str, Row], backend: str) -> list[str]:
@@ -158,7 +161,6 @@ def table_of(rows: dict[str, Row], backend: str) -> list[str]:
     notes: dict[str, list[str]] = {}
     for name, row in rows.items():
         entry = MODELS[name]
-        whole = [scope for scope in SCOPES if works(entry, row, scope, names)]
         layers, peaks, apart, compiled = {}, {}, {}, {}
         for scope in SCOPES:
             tries = [row[f"{policy} {scope}"] for policy in names]
@@ -170,7 +172,7 @@ def table_of(rows: dict[str, Row], backend: str) -> list[str]:
                 for text in [*tried["warnings"], *([tried["error"]] if "error" in tried else [])]:
                     notes.setdefault(f"{name}: {_short(text)}", []).append(f"{policy}, {scope}")
         lines.append(
-            f"| {name} | {'both' if len(whole) == 2 else ''.join(whole) or 'neither'} | {layers['layer']} | {layers['model']} "
+            f"| {name} | {holds(entry, row, names)} | {layers['layer']} | {layers['model']} "
             f"| {apart['layer']:.0e} / {apart['model']:.0e} / {row['plain']['difference']:.0e} "
             f"| {peaks['layer']} | {peaks['model']} | {compiled['layer']} / {compiled['model']} |"
         )
@@ -199,10 +201,11 @@ def main(backends: list[str], names: list[str]) -> None:
         for name in names:
             rows[name] = in_fresh_process(name, backend)
             lines = [about, "", *table_of(rows, backend)]
-            print(lines[-1] if len(rows) > 1 else "\n".join(lines), flush=True)
+            print(f"{backend}: {name}", file=sys.stderr, flush=True)
             if names == list(MODELS):
                 command = f"python benchmarks/models.py --backend {backend}"
                 write_section(f"backend {backend}", command, lines, DOCUMENT, INTRODUCTION)
+        print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .explain.unapplied import broken, eager, ruled_layers, unapplied, uncalled
+from .explain.unapplied import broken, eager, frozen, ruled_layers, unapplied, uncalled
 from .session import Session
 
 
@@ -69,7 +69,13 @@ class LayerCalls:
         ruled = ruled_layers(session.plan)
         elsewhere = {i for kind, i in self.told if kind == "shared"}
         missing = ruled - self.ran - elsewhere if is_whole and torch.is_grad_enabled() else set()
-        found = {"eager": self.eager, "broken": self.broken & ruled, "uncalled": missing}
+        with_backward = {i for seen in session.captures if seen.trains for i in seen.layers}
+        found = {
+            "eager": self.eager,
+            "broken": self.broken & ruled,
+            "uncalled": missing,
+            "frozen": ruled & self.ran & self.trained - self.eager - with_backward,
+        }
         new = {kind: tuple(sorted(i for i in layers if (kind, i) not in self.told)) for kind, layers in found.items()}
         if not is_news and not any(new.values()):
             return
@@ -80,6 +86,8 @@ class LayerCalls:
             texts.append(uncalled(session.plan, new["uncalled"]))
         if new["eager"]:
             texts.append(eager(session.plan, reasons, new["eager"]))
+        if new["frozen"]:
+            texts.append(frozen(session.plan, new["frozen"]))
         if new["broken"]:
             texts.append(broken(session.plan, session.captures, reasons, new["broken"]))
         if is_news:

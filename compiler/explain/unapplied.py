@@ -70,6 +70,14 @@ def uncalled(plan: Plan, layers: tuple[int, ...]) -> str:
     )
 
 
+def frozen(plan: Plan, layers: tuple[int, ...]) -> str:
+    """Say that layers that are compiled by themselves have no backward."""
+    return (
+        f"{named(plan, layers)}: nothing that they compute needs a gradient, so nothing is saved for a backward, and their "
+        "rules have no effect."
+    )
+
+
 def ruled_layers(plan: Plan) -> set[int]:
     """The layers for which there are rules."""
     rules = {rule for layer in plan.layers for rule in layer.rules.values()} | set(plan.pending)
