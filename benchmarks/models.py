@@ -35,6 +35,9 @@ INTRODUCTION = """# Models that memopt was tried on
 `python benchmarks/models.py` trains each of these models for three steps and rewrites this page. All are thin, with random
 weights and their usual dropout; what is measured is whether rules hold, whether gradients stay what they are, and how far the
 peak of a step falls.
+
+With `scope="layer"`, as with every graph break, what several layers give back to one value is added up layer by layer (the encoder's
+states in T5), which may round otherwise than eager; and a parameter of a layer that is half used can get zeros where eager leaves None.
 """
 STEPS, SCOPES = 3, ("layer", "model")
 BACKENDS = {"aot_eager": ("full", "select", "swap"), "inductor": ("full",)}
