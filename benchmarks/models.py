@@ -36,8 +36,9 @@ INTRODUCTION = """# Models that memopt was tried on
 weights and their usual dropout; what is measured is whether rules hold, whether gradients stay what they are, and how far the
 peak of a step falls.
 
-With `scope="layer"`, as with every graph break, what several layers give back to one value is added up layer by layer (the encoder's
-states in T5), which may round otherwise than eager; and a parameter of a layer that is half used can get zeros where eager leaves None.
+With `scope="layer"`, as with every graph break, what several layers give back to one value (the encoder's states in T5) is
+added up layer by layer, which may round otherwise than eager; and a parameter of a layer of which only a part reaches the loss
+can get zeros where eager leaves None.
 """
 STEPS, SCOPES = 3, ("layer", "model")
 BACKENDS = {"aot_eager": ("full", "select", "swap"), "inductor": ("full",)}
