@@ -16,12 +16,14 @@ single times.
 """
 
 
-def write_section(name: str, command: str, lines: list[str]) -> None:
-    """Replace the section called ``name`` by ``lines``, under the command that makes them."""
-    text = DOCUMENT.read_text() if DOCUMENT.exists() else _INTRODUCTION
+def write_section(
+    name: str, command: str, lines: list[str], document: Path = DOCUMENT, introduction: str = _INTRODUCTION
+) -> None:
+    """Replace the section called ``name`` by ``lines``, under the command that makes them; begin a new document."""
+    text = document.read_text() if document.exists() else introduction
     where = f"torch {torch.__version__}, Python {platform.python_version()}, {torch.get_num_threads()} threads"
     section = "\n".join([f"## {name.capitalize()}", "", f"`{command}` ({where})", "", *lines, ""])
     pattern = re.compile(rf"## {re.escape(name.capitalize())}\n.*?(?=\n## |\Z)", re.DOTALL)
     text = pattern.sub(lambda _: section, text) if pattern.search(text) else f"{text.rstrip()}\n\n{section}"
-    DOCUMENT.parent.mkdir(exist_ok=True)
-    DOCUMENT.write_text(text.rstrip() + "\n")
+    document.parent.mkdir(exist_ok=True)
+    document.write_text(text.rstrip() + "\n")

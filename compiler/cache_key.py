@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan
-from ..passes.scopes import Places, find_scope
+from ..passes.scopes import find_scope
 from . import torch_bridge
 
 
@@ -34,7 +34,7 @@ def package_version() -> str:
         return "unknown"
 
 
-def cache_key(plan: Plan, graph: GraphModule, layer_of_path: Places) -> str:
+def cache_key(plan: Plan, graph: GraphModule, layer_of_path: dict[str, int]) -> str:
     """A digest of the plan, of memopt itself, and of the names that the plan meets in a captured graph.
 
     Torch's own keys see operators and shapes, not module names: two models that differ in names alone share them. Shapes,

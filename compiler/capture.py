@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan
-from ..passes.scopes import Places, find_scope
+from ..passes.scopes import find_scope
 from . import torch_bridge
 from .clock import Clock
 from .explain.collectives import Step, collective_steps
@@ -49,7 +49,7 @@ class Capture:
     """
 
     number: int
-    layer_of_path: Places
+    layer_of_path: dict[str, int]
     layers: frozenset[int]
     trains: bool
     graph: GraphModule | None
@@ -122,7 +122,7 @@ def capture(
     ``tensors`` are the parameters of the model, or of the layer that is compiled by itself: name without wrappers -> id.
     """
     root = find_root(graph, inputs, tensors)
-    named = layers_below(root, layer_of_path) if root is not None else Places({})
+    named = layer_of_path if is_layer else layers_below(root, layer_of_path) if root is not None else {}
     # The parts of a model that it checkpoints itself, and branches, are graphs within the graph.
     parts = [part.graph for part in graph.modules() if isinstance(part, GraphModule)]
     scopes = [find_scope(node, named) for part in parts for node in part.nodes if node.op not in ("placeholder", "output")]
@@ -135,7 +135,7 @@ def capture(
     )
     seen.root, seen.key_input = root, key_input(graph)
     seen.operators = Counter(s.layer for s in scopes if s is not None)
-    if is_layer and named:
+    if is_layer:
         seen.layer_inputs = torch_bridge.first_differentiable_argument(graph)
     return seen
 

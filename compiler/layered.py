@@ -20,13 +20,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
-from torch.utils._pytree import tree_leaves
 
 from ..passes.policy import Plan
 from ..runtime.calls import Calls
 from . import torch_bridge
-from .explain.unapplied import eager, unapplied
 from .forward import Settings, causes_raised, compiled_forward
+from .layer_calls import LayerCalls, new_tensors
 from .plan.layers import Layer
 from .session import Session
 
@@ -44,7 +43,9 @@ class LayeredForward:
         self.session = settings.session(model)
         swap = settings.plan.swap
         self.calls = Calls(swap.prefetch if swap is not None else 0)
+        self.layers = LayerCalls()
         self._groups: dict[Hashable, Group] = {}
+        self._broken: set[Group] = set()
         functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
 
     @torch.compiler.disable(reason="memopt compiles the layers of this module")  # type: ignore[no-untyped-call, untyped-decorator]
@@ -54,14 +55,11 @@ class LayeredForward:
         session.refuse()
         session.calls += 1
         news, breaks = session.news, torch_bridge.watch_breaks()
-        session.eager_layers.clear()
+        self.layers.begin()
         forward = self.original or functools.partial(type(self.model).forward, self.model)
         with self.calls.new_pass():
             result = forward(*args, **kwargs)
-        if session.news != news:
-            session.say([*session.found_in_graphs(), *unapplied(session.plan, session.captures, breaks())])
-        if session.eager_layers:
-            session.say([eager(session.plan, breaks(), tuple(sorted(session.eager_layers)))])
+        self.layers.say(session, breaks, is_news=session.news != news, is_whole=True)
         return result
 
     def run(self, index: int, layer: nn.Module, original: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
@@ -69,7 +67,8 @@ class LayeredForward:
         session = self.session
         session.refuse()
         group = self._group(index, layer, original)
-        runs, before = session.runs, session.place
+        alone = None if self.calls.is_in_pass else (session.news, torch_bridge.watch_breaks())
+        runs, before, noted = session.runs, session.place, torch_bridge.count_breaks()
         session.place = index, layer
         given = args if original is None else (original, *args)
         try:
@@ -77,9 +76,14 @@ class LayeredForward:
                 result = group(layer, *given, **kwargs)
         finally:
             session.place = before
-        if session.runs == runs and torch.is_grad_enabled():
-            session.eager_layers.add(index)
-        call.watch(tree_leaves(result))
+        if torch_bridge.count_breaks() != noted:
+            self._broken.add(group)
+        self.layers.note(index, session.runs - runs, breaks=group in self._broken)
+        if torch.is_grad_enabled():
+            call.watch(new_tensors(result, (args, kwargs)))
+        if alone is not None:
+            news, breaks = alone
+            self.layers.say(session, breaks, is_news=session.news != news, is_whole=False)
         return result
 
     def _group(self, index: int, layer: nn.Module, original: Callable[..., Any] | None) -> Group:
@@ -121,9 +125,12 @@ class _Backend:
 class LayerForward:
     """The ``forward`` of one layer; it lies on the instance, so that the layer stays what it was."""
 
-    def __init__(self, owner: LayeredForward, index: int, layer: nn.Module, original: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, owner: LayeredForward, places: tuple[int, ...], layer: nn.Module, original: Callable[..., Any] | None
+    ) -> None:
+        """``places``: the numbers that the layer has; several where it stands at several places of its stack."""
         self.owner = owner
-        self.index = index
+        self.places = places
         self.layer = layer
         self.original = original
         functools.update_wrapper(self, original or types.MethodType(type(layer).forward, layer))
@@ -131,7 +138,8 @@ class LayerForward:
     @torch.compiler.disable(reason="memopt compiles this layer by itself")  # type: ignore[no-untyped-call, untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer's forward, compiled."""
-        return self.owner.run(self.index, self.layer, self.original, args, kwargs)
+        index = self.places[self.owner.layers.count(self.places[0]) % len(self.places)]
+        return self.owner.run(index, self.layer, self.original, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayerForward:
         layer = memo.get(id(self.layer))
@@ -139,10 +147,10 @@ class LayerForward:
             layer = copy.deepcopy(self.layer, memo)
         # Copied with its model, it belongs to the copy of the model; alone, it goes on with the policy that it has.
         owner = copy.deepcopy(self.owner, memo) if id(self.owner.model) in memo else self.owner
-        return LayerForward(owner, self.index, layer, copy.deepcopy(self.original, memo))
+        return LayerForward(owner, self.places, layer, copy.deepcopy(self.original, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LayerForward, (self.owner, self.index, self.layer, self.original)
+        return LayerForward, (self.owner, self.places, self.layer, self.original)
 
 
 def conflicts(plan: Plan, stack: Sequence[Layer]) -> list[str]:
@@ -157,11 +165,17 @@ def conflicts(plan: Plan, stack: Sequence[Layer]) -> list[str]:
 
 
 def attach(forward: LayeredForward, stack: Sequence[Layer]) -> None:
-    """Give every layer of the model its forward; a module that is several layers has that of the first."""
-    first = {id(layer.module): layer for layer in reversed(stack)}
-    for layer in first.values():
-        own = layer.module.__dict__.get("forward")
-        object.__setattr__(layer.module, "forward", LayerForward(forward, layer.index, layer.module, own))
+    """Give every layer of the model its forward; a module that is several layers with other rules has those of the first."""
+    plan = forward.settings.plan
+    numbers: dict[int, list[int]] = {}
+    for entry in stack:
+        numbers.setdefault(id(entry.module), []).append(entry.index)
+    for layer in {id(entry.module): entry.module for entry in stack}.values():
+        first, *others = numbers[id(layer)]
+        differing = [index for index in others if policy_of(plan, index) != policy_of(plan, first)]
+        forward.layers.told.update(("shared", index) for index in differing)
+        places = tuple(index for index in (first, *others) if index not in differing)
+        object.__setattr__(layer, "forward", LayerForward(forward, places, layer, layer.__dict__.get("forward")))
 
 
 def detach(model: nn.Module) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from ..passes.scopes import Places, module_path
+from ..passes.scopes import module_path
 from . import torch_bridge
 
 
@@ -60,14 +60,11 @@ def key_input(graph: GraphModule) -> tuple[int, str] | None:
     return None if found is None else (found[0], module_path(found[1]))
 
 
-def layers_below(root: str, layer_of_path: Mapping[str, int]) -> Places:
+def layers_below(root: str, layer_of_path: Mapping[str, int]) -> dict[str, int]:
     """The layers in a module's graph, by their paths from it; none where the module is part of a layer: others may share it."""
-    if "" in layer_of_path:
-        return Places(layer_of_path, root)
     if not root:
-        return Places(layer_of_path)
-    below = {path.removeprefix(f"{root}."): number for path, number in layer_of_path.items() if path.startswith(f"{root}.")}
-    return Places(below)
+        return dict(layer_of_path)
+    return {path.removeprefix(f"{root}."): number for path, number in layer_of_path.items() if path.startswith(f"{root}.")}
 
 
 def layer_around(root: str, layer_of_path: Mapping[str, int]) -> int | None:

@@ -20,6 +20,7 @@ from .capture import Capture, capture, same_autocast
 from .clock import Clock
 from .errors import MemoptWarning
 from .explain.unapplied import eager, unapplied
+from .layer_names import name_modules
 from .lowering import Backend, lower, reuses_held_memory, split_only
 from .pipeline import snapshot
 from .plan.paths import normalise_path
@@ -45,7 +46,6 @@ class Session:
         agreement: how the ranks of a process group agree about collectives; None to compare with nobody.
         place: the layer that is running, by number and module, where each is compiled by itself.
         news: how often a graph was captured, or ran for a layer that it had not run for.
-        eager_layers: the layers that ran no captured graph in the latest call.
         ran_eagerly: whether a call has run no captured graph.
     """
 
@@ -62,7 +62,6 @@ class Session:
     agreement: Agreement | None = None
     place: tuple[int, nn.Module] | None = None
     news: int = 0
-    eager_layers: set[int] = field(default_factory=set)
     _names: dict[int, str] = field(default_factory=dict)
     _clock: Clock = field(default_factory=Clock)
 
@@ -73,7 +72,10 @@ class Session:
         else:
             root, paths = self.place[1], {"": self.place[0]}
         with self._clock.measure("record"):
-            seen = capture(len(self.captures), graph, inputs, paths, _tensors(root), is_layer=self.place is not None)
+            tensors = _tensors(root)
+            if self.place is not None:
+                name_modules(graph, inputs, root, tensors)
+            seen = capture(len(self.captures), graph, inputs, paths, tensors, is_layer=self.place is not None)
             key = cache_key(self.plan, graph, seen.layer_of_path)
         partition = self._partition(seen)
         if self.lowers:

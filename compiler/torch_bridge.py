@@ -451,6 +451,11 @@ def watch_breaks() -> Callable[[], list[str]]:
     return since
 
 
+def count_breaks() -> int:
+    """How many graph breaks torch has noted so far: the cheap question before that for their reasons."""
+    return len(graph_break_reasons) + sum(counters["graph_break"].values())
+
+
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 

@@ -49,22 +49,10 @@ def module_path(source: str) -> str:
     return ".".join(t for t in tokens if t not in WRAPPER_PARTS and t not in _STRUCTURE)
 
 
-class Places(dict[str, int]):
-    """Where the layers are in a graph: module path -> number. The path is empty where the whole graph is one layer's.
-
-    Attributes:
-        inside: where the graph is that of a module inside this layer, the module's path in the layer.
-    """
-
-    def __init__(self, layers: Mapping[str, int], inside: str = "") -> None:
-        super().__init__(layers)
-        self.inside = inside
-
-
 def find_scope(node: Node, layer_of_path: Mapping[str, int]) -> Scope | None:
     """Read a node's scope; None when torch recorded nothing.
 
-    ``layer_of_path`` maps a layer's module path to its number (see ``Places``).
+    ``layer_of_path`` maps a layer's module path to its number; the path is empty where the whole graph is that layer's.
     """
     stack = node.meta.get("nn_module_stack")
     sources = node.meta.get("source_fn_stack")
@@ -78,12 +66,10 @@ def find_scope(node: Node, layer_of_path: Mapping[str, int]) -> Scope | None:
     if not stack and layer is None:
         return Scope(None, "", (), function, call) if sources else None
     prefix = ""
-    path = inside = getattr(layer_of_path, "inside", "")
-    chain = (
-        [] if layer is None else [(".".join(inside.split(".")[:n]), "") for n in range(inside.count(".") + 2 if inside else 1)]
-    )
+    path = ""
+    chain: list[tuple[str, str]] = [] if layer is None else [("", "")]
     for key, (source, _) in (stack or {}).items():
-        path = f"{inside}.{module_path(source)}".strip(".")
+        path = module_path(source)
         found = layer_of_path.get(path)
         # DistributedDataParallel keeps its model in `module`; a user's own `module` is part of the layers' paths.
         shorter = path.removeprefix("module.")

@@ -46,6 +46,11 @@ class Calls:
         finally:
             self._local.current = before
 
+    @property
+    def is_in_pass(self) -> bool:
+        """Whether a forward of the model is running, and not a layer by itself."""
+        return getattr(self._local, "current", None) is not None
+
     @contextlib.contextmanager
     def call(self, layer: int) -> Iterator[Call]:
         """Within, what leaves belongs to this call of the layer."""

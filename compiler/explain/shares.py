@@ -56,7 +56,8 @@ def told_of_breaks(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str
             f"runs in graphs that layers share. {reasons(breaks)} {REMEDY}"
         )
     for seen in latest:
-        if len({root.removeprefix(_layer_path(plan, root)) for root in seen.ran_for}) > 1 and seen.served:
+        by_name = any(_names_modules(plan, layer) for layer in seen.served)
+        if by_name and len({root.removeprefix(_layer_path(plan, root)) for root in seen.ran_for}) > 1:
             yield (
                 f"{named(plan, tuple(sorted(seen.served)))}: the graph of {', '.join(sorted(seen.ran_for)[:4])} is one, so a "
                 f"rule for one of these modules holds for all of them. {reasons(breaks)}"
@@ -70,7 +71,7 @@ def _of_latest_call(captures: Sequence[Capture]) -> list[Capture]:
 
 
 def _split(captures: Sequence[Capture]) -> set[int]:
-    parts = Counter(n for seen in captures for n in (seen.served or [n for n in seen.operators if n is not None]))
+    parts = Counter(n for seen in captures if not seen.served for n in seen.operators if n is not None)
     return {layer for layer, count in parts.items() if count > 1}
 
 
@@ -80,6 +81,10 @@ def _foreign_layers(plan: Plan, seen: Capture) -> set[int]:
         return set()
     paths = {layer.path: layer.index for layer in plan.layers}
     return {n for root in (seen.ran_for or {seen.root}) if (n := layer_around(root, paths)) is not None}
+
+
+def _names_modules(plan: Plan, layer: int) -> bool:
+    return any(plan.layer(layer).rules) or any(layer in rule.layers for rule in plan.pending)
 
 
 def _layer_path(plan: Plan, root: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...passes.policy import Plan, Rule, RuleKind
 from ..capture import Capture
@@ -12,21 +12,22 @@ from .shares import REMEDY, told_of_breaks
 from .spoken_layers import named, reasons
 
 
-def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str]) -> list[str]:
+def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str], told: Collection[int] = ()) -> list[str]:
     """Say what had no effect, one sentence each.
 
     Args:
         plan: what was asked for.
         captures: the graphs captured so far.
         breaks: torch's reasons for the graph breaks met on the way, one line each, with their places.
+        told: layers of which the user hears otherwise.
     """
     training = [seen for seen in captures if seen.trains]
     of_breaks = list(told_of_breaks(plan, captures, breaks))  # credits what graphs share, so it comes first
-    alone = {layer for seen in captures for layer in seen.served}
-    lost = tuple(i for i in lost_layers(plan, training or captures) if i not in alone)
+    lost = tuple(i for i in lost_layers(plan, training or captures) if i not in told)
     texts = [_lost_text(plan, captures, lost, breaks)] if lost else []
     if not training:
         return texts
+    lost = (*lost, *told)
     return [
         *texts,
         *of_breaks,
@@ -51,11 +52,47 @@ def eager(plan: Plan, breaks: Sequence[str], layers: tuple[int, ...] | None = No
     )
 
 
+def broken(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str], layers: tuple[int, ...]) -> str:
+    """Say that the graph breaks inside layers that are compiled by themselves, and what that costs."""
+    met = _met(captures)
+    by_name = {(rule.field, i) for i in layers for path, rule in plan.layer(i).rules.items() if path}
+    by_name |= {(rule.field, i) for rule in plan.pending for i in rule.layers if i in layers}
+    without = sorted({field for field, i in by_name if (field, i) not in met})
+    names = " An operator whose module torch lost there follows no rule for modules." if by_name else ""
+    if without:
+        names += f" {' and '.join(without)} matched nothing there, and has no effect."
+    return (
+        f"{named(plan, layers)}: the graph breaks inside each of them, so its parts are compiled one by one, and what goes "
+        f"from part to part is saved for the backward.{names} {reasons(breaks)}".rstrip()
+    )
+
+
+def uncalled(plan: Plan, layers: tuple[int, ...]) -> str:
+    """Say that with ``scope="layer"`` the forward of layers was not called, so that nothing was compiled."""
+    return (
+        f"{named(plan, layers)}: the model did not call them, so their rules have no effect in this call: with scope='layer' "
+        "the forward of each layer is compiled. If the model calls the parts of its layers itself, use scope='model'."
+    )
+
+
+def frozen(plan: Plan, layers: tuple[int, ...]) -> str:
+    """Say that layers that are compiled by themselves have no backward."""
+    return (
+        f"{named(plan, layers)}: nothing that they compute needs a gradient, so nothing is saved for a backward, and their "
+        "rules have no effect."
+    )
+
+
+def ruled_layers(plan: Plan) -> set[int]:
+    """The layers for which there are rules."""
+    rules = {rule for layer in plan.layers for rule in layer.rules.values()} | set(plan.pending)
+    return {i for rule in rules for i in rule.layers}
+
+
 def lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
     """The layers for which there are rules, and that no captured graph names."""
     seen: frozenset[int] = frozenset().union(*(c.layers for c in captures))
-    rules = {rule for layer in plan.layers for rule in layer.rules.values()} | set(plan.pending)
-    return tuple(sorted({i for rule in rules for i in rule.layers} - seen))
+    return tuple(sorted(ruled_layers(plan) - seen))
 
 
 def _lost_text(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...], breaks: Sequence[str]) -> str:
@@ -75,7 +112,7 @@ def _met(captures: Sequence[Capture]) -> frozenset[tuple[str, int]]:
     return frozenset().union(*(c.met for c in captures))
 
 
-def _without_operators(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...]) -> list[str]:
+def _without_operators(plan: Plan, captures: Sequence[Capture], lost: Collection[int]) -> list[str]:
     """Modules that exist and never run: an unused one, or one of which only the weight is used."""
     met = _met(captures)
     idle: dict[str, list[int]] = {}
@@ -92,7 +129,7 @@ def _without_operators(plan: Plan, captures: Sequence[Capture], lost: tuple[int,
     ]
 
 
-def _without_match(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...]) -> list[str]:
+def _without_match(plan: Plan, captures: Sequence[Capture], lost: Collection[int]) -> list[str]:
     met = _met(captures)
     texts = []
     for rule in plan.no_module:
@@ -113,7 +150,7 @@ def _without_match(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...
     return texts
 
 
-def _without_collective(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...]) -> list[str]:
+def _without_collective(plan: Plan, captures: Sequence[Capture], lost: Collection[int]) -> list[str]:
     met = _met(captures)
     texts = []
     for rule in plan.pending:

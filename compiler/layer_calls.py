@@ -1,0 +1,113 @@
+"""What became of the layers that are compiled by themselves, in one call of the model after another, and what to say of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .explain.unapplied import broken, eager, frozen, ruled_layers, unapplied, uncalled
+from .session import Session
+
+
+@dataclass
+class LayerCalls:
+    """The layers that ran in the latest call of the model, by how they ran.
+
+    Attributes:
+        ran: those whose forward was called.
+        eager: those that ran no captured graph.
+        broken: those whose graph breaks inside, so that they ran as several graphs, or in part eagerly.
+        told: what the user heard already: which of these it was, and the layer.
+        counts: how often each module ran.
+        trained: those that ever ran with gradients.
+    """
+
+    ran: set[int] = field(default_factory=set)
+    eager: set[int] = field(default_factory=set)
+    broken: set[int] = field(default_factory=set)
+    told: set[tuple[str, int]] = field(default_factory=set)
+    counts: Counter[int] = field(default_factory=Counter)
+    trained: set[int] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """A new call begins."""
+        self.ran.clear()
+        self.eager.clear()
+        self.broken.clear()
+        self.counts.clear()
+
+    def count(self, first: int) -> int:
+        """How often the module whose first place is this one had run in this call; it runs once more."""
+        self.counts[first] += 1
+        return self.counts[first] - 1
+
+    def note(self, layer: int, graphs: int, *, breaks: bool) -> None:
+        """Take note that a layer ran, as so many graphs; ``breaks``: torch broke one there."""
+        self.ran.add(layer)
+        if not torch.is_grad_enabled():
+            return
+        self.trained.add(layer)
+        if graphs == 0:
+            self.eager.add(layer)
+        elif graphs > 1 or breaks:
+            self.broken.add(layer)
+
+    def say(self, session: Session, breaks: Callable[[], list[str]], *, is_news: bool, is_whole: bool) -> None:
+        """Tell the user what the call showed, each thing once.
+
+        Args:
+            session: who speaks.
+            breaks: torch's reasons for the graph breaks in the call.
+            is_news: a graph was captured in the call, or ran for a layer that it had not run for.
+            is_whole: the model was called, not a layer by itself.
+        """
+        ruled = ruled_layers(session.plan)
+        elsewhere = {i for kind, i in self.told if kind == "shared"}
+        missing = ruled - self.ran - elsewhere if is_whole and torch.is_grad_enabled() else set()
+        with_backward = {i for seen in session.captures if seen.trains for i in seen.layers}
+        found = {
+            "eager": self.eager,
+            "broken": self.broken & ruled,
+            "uncalled": missing,
+            "frozen": ruled & self.ran & self.trained - self.eager - with_backward,
+        }
+        new = {kind: tuple(sorted(i for i in layers if (kind, i) not in self.told)) for kind, layers in found.items()}
+        if not is_news and not any(new.values()):
+            return
+        self.told |= {(kind, i) for kind, layers in new.items() for i in layers}
+        reasons = breaks()
+        texts = session.found_in_graphs() if is_news else []
+        if new["uncalled"]:
+            texts.append(uncalled(session.plan, new["uncalled"]))
+        if new["eager"]:
+            texts.append(eager(session.plan, reasons, new["eager"]))
+        if new["frozen"]:
+            texts.append(frozen(session.plan, new["frozen"]))
+        if new["broken"]:
+            texts.append(broken(session.plan, session.captures, reasons, new["broken"]))
+        if is_news:
+            # What is called layer by layer is not whole before all were.
+            missing = missing if is_whole else ruled - self.trained
+            told = {i for kind, i in self.told if kind != "uncalled"} | missing
+            texts += unapplied(session.plan, session.captures, reasons, told)
+        session.say(texts, stacklevel=5)
+
+
+def new_tensors(result: Any, given: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what a layer returned, without those that it was given and returned as they were."""
+    known = {id(tensor) for tensor in _tensors_in([given])}
+    return (tensor for tensor in _tensors_in([result]) if id(tensor) not in known)
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                yield leaf
+            elif is_dataclass(leaf) and not isinstance(leaf, type):
+                yield from _tensors_in(getattr(leaf, part.name, None) for part in fields(leaf))
