@@ -13,6 +13,9 @@ from torch.utils._pytree import tree_leaves
 from .explain.unapplied import broken, eager, frozen, ruled_layers, unapplied, uncalled
 from .session import Session
 
+_PATIENCE = 3
+"""So many calls of the model may pass before a layer that none of them called is told."""
+
 
 @dataclass
 class LayerCalls:
@@ -25,6 +28,8 @@ class LayerCalls:
         told: what the user heard already: which of these it was, and the layer.
         counts: how often each module ran.
         trained: those that ever ran with gradients.
+        ever: those that ever ran.
+        passes: how often the model was called with gradients.
     """
 
     ran: set[int] = field(default_factory=set)
@@ -33,6 +38,8 @@ class LayerCalls:
     told: set[tuple[str, int]] = field(default_factory=set)
     counts: Counter[int] = field(default_factory=Counter)
     trained: set[int] = field(default_factory=set)
+    ever: set[int] = field(default_factory=set)
+    passes: int = 0
 
     def begin(self) -> None:
         """A new call begins."""
@@ -49,6 +56,7 @@ class LayerCalls:
     def note(self, layer: int, graphs: int, *, breaks: bool) -> None:
         """Take note that a layer ran, as so many graphs; ``breaks``: torch broke one there."""
         self.ran.add(layer)
+        self.ever.add(layer)
         if not torch.is_grad_enabled():
             return
         self.trained.add(layer)
@@ -68,7 +76,11 @@ class LayerCalls:
         """
         ruled = ruled_layers(session.plan)
         elsewhere = {i for kind, i in self.told if kind == "shared"}
-        missing = ruled - self.ran - elsewhere if is_whole and torch.is_grad_enabled() else set()
+        self.passes += is_whole and torch.is_grad_enabled()
+        absent = ruled - self.ever - elsewhere
+        # Not at once, where others run: layers may be skipped by chance.
+        is_due = is_whole and torch.is_grad_enabled() and (self.passes >= _PATIENCE or not self.ran)
+        missing = absent if is_due else set()
         with_backward = {i for seen in session.captures if seen.trains for i in seen.layers}
         found = {
             "eager": self.eager,
@@ -92,8 +104,8 @@ class LayerCalls:
             texts.append(broken(session.plan, session.captures, reasons, new["broken"]))
         if is_news:
             # What is called layer by layer is not whole before all were.
-            missing = missing if is_whole else ruled - self.trained
-            told = {i for kind, i in self.told if kind != "uncalled"} | missing
+            absent = absent if is_whole else ruled - self.trained
+            told = {i for kind, i in self.told if kind != "uncalled"} | absent
             texts += unapplied(session.plan, session.captures, reasons, told)
         session.say(texts, stacklevel=5)
 

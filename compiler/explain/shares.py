@@ -7,7 +7,7 @@ graphs of a layer         one for ``mlp`` of all layers          each less: no l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...passes.policy import Plan
@@ -56,8 +56,7 @@ def told_of_breaks(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str
             f"runs in graphs that layers share. {reasons(breaks)} {REMEDY}"
         )
     for seen in latest:
-        by_name = any(_names_modules(plan, layer) for layer in seen.served)
-        if by_name and len({root.removeprefix(_layer_path(plan, root)) for root in seen.ran_for}) > 1:
+        if len({signature for layer in seen.served for signature in _rules_of_parts(plan, layer, seen)}) > 1:
             yield (
                 f"{named(plan, tuple(sorted(seen.served)))}: the graph of {', '.join(sorted(seen.ran_for)[:4])} is one, so a "
                 f"rule for one of these modules holds for all of them. {reasons(breaks)}"
@@ -83,12 +82,15 @@ def _foreign_layers(plan: Plan, seen: Capture) -> set[int]:
     return {n for root in (seen.ran_for or {seen.root}) if (n := layer_around(root, paths)) is not None}
 
 
-def _names_modules(plan: Plan, layer: int) -> bool:
-    return any(plan.layer(layer).rules) or any(layer in rule.layers for rule in plan.pending)
-
-
-def _layer_path(plan: Plan, root: str) -> str:
-    return next((layer.path for layer in plan.layers if f"{root}.".startswith(f"{layer.path}.")), "")
+def _rules_of_parts(plan: Plan, layer: int, seen: Capture) -> Iterator[Hashable]:
+    """For each module of the layer that runs the graph, the rules around and inside it, by their paths from it."""
+    own = plan.layer(layer)
+    for root in seen.ran_for:
+        if f"{root}.".startswith(f"{own.path}."):
+            part = root.removeprefix(own.path).removeprefix(".")
+            around = {rule.field for path, rule in own.rules.items() if not path or f"{part}.".startswith(f"{path}.")}
+            inside = {(p.removeprefix(f"{part}."), r.field) for p, r in own.rules.items() if p.startswith(f"{part}.")}
+            yield frozenset(around), frozenset(inside)
 
 
 def _shared_by_stacks(plan: Plan, seen: Capture) -> Iterator[str]:
