@@ -45,6 +45,7 @@ class LayeredForward:
         self.calls = Calls(swap.prefetch if swap is not None else 0)
         self.layers = LayerCalls()
         self._groups: dict[Hashable, Group] = {}
+        self._group_of: dict[int, Group] = {}
         self._broken: set[Group] = set()
         functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
 
@@ -87,12 +88,16 @@ class LayeredForward:
         return result
 
     def _group(self, index: int, layer: nn.Module, original: Callable[..., Any] | None) -> Group:
-        key = policy_of(self.settings.plan, index), structure_of(layer), None if original is None else index
-        group = self._groups.get(key)
+        """The group of a layer, found at its first call: what changes later, torch's guards see."""
+        group = self._group_of.get(index)
         if group is None:
-            title = f"{type(layer).__name__}_{index}"
-            group = compiled_forward(_Backend(self.session), title, self.settings, is_instances=original is not None)
-            self._groups[key] = group
+            key = policy_of(self.settings.plan, index), structure_of(layer), None if original is None else index
+            group = self._groups.get(key)
+            if group is None:
+                title = f"{type(layer).__name__}_{index}"
+                group = compiled_forward(_Backend(self.session), title, self.settings, is_instances=original is not None)
+                self._groups[key] = group
+            self._group_of[index] = group
         return group
 
     def _most_variants(self) -> int:
@@ -207,6 +212,6 @@ def policy_of(plan: Plan, index: int) -> Hashable:
 
 def structure_of(layer: nn.Module) -> Hashable:
     """The modules and tensors of a layer: where they differ, one compilation would not serve."""
-    modules = tuple((name, type(module), module.training) for name, module in layer.named_modules())
+    modules = tuple((name, type(module)) for name, module in layer.named_modules())
     tensors = (*layer.named_parameters(), *layer.named_buffers())
     return modules, tuple((name, tuple(t.shape), t.dtype, t.device, t.requires_grad) for name, t in tensors)
