@@ -12,7 +12,7 @@ demo: $(READY)
 	$(PASSIVE) $(VENV)/bin/memopt demo
 
 test: $(READY)
-	$(PASSIVE) $(RUN) -m pytest
+	$(PASSIVE) OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
