@@ -10,6 +10,7 @@ from collections.abc import Iterator
 # Before torch is imported: what another run compiled must not decide what this one tests.
 _CACHE = tempfile.mkdtemp(prefix="memopt-tests-")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = _CACHE
+os.environ.pop("COLUMNS", None)  # what workers are told about the terminal: tests read tables as wide as a file has them
 
 import pytest  # noqa: E402
 
