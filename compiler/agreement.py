@@ -27,6 +27,8 @@ DEFAULT_TIMEOUT = 300.0
 
 _POLL = 0.02
 _rounds: dict[tuple[int, ...], int] = {}
+_rounds_of: list[object] = []
+"""The process group that the rounds were counted in: a new one starts from nothing, on every rank."""
 
 
 class RanksDisagreeError(RuntimeError):
@@ -78,6 +80,11 @@ class Agreement:
         Raises:
             RanksDisagreeError: some rank has another plan or order of collectives, or has not compiled the graph in time.
         """
+        group = torch_bridge.default_group()
+        if _rounds_of != [group]:
+            _rounds_of[:] = [group]
+            _rounds.clear()
+            self._agreed.clear()
         for ranks, texts in _by_ranks(steps).items():
             statement = Statement(source_digest(), tuple(described(plan)), tuple(texts))
             key = ranks, statement.digest

@@ -34,14 +34,14 @@ def package_version() -> str:
         return "unknown"
 
 
-def cache_key(plan: Plan, graph: GraphModule, layer_of_path: dict[str, int]) -> str:
+def cache_key(plan: Plan, graph: GraphModule, layer_of_path: dict[str, int], moving: tuple[int, ...] = ()) -> str:
     """A digest of the plan, of memopt itself, and of the names that the plan meets in a captured graph.
 
     Torch's own keys see operators and shapes, not module names: two models that differ in names alone share them. Shapes,
     gradients and budgets are here as well, because what is recorded of a compilation is found by this key.
     """
     digest = hashlib.sha256(source_digest().encode())
-    for part in (plan.layers, plan.pending, plan.exclude, plan.swap, sorted(layer_of_path.items())):
+    for part in (plan.layers, plan.pending, plan.exclude, plan.swap, sorted(layer_of_path.items()), moving):
         digest.update(repr(part).encode())
     digest.update(f"{torch_bridge.activation_memory_budget()}|{torch.is_grad_enabled()}".encode())
     for node in graph.graph.find_nodes(op="placeholder"):

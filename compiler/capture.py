@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from ..passes.operators import storage_root
 from ..passes.policy import Plan
 from ..passes.scopes import find_scope
+from ..passes.verify import saved_values
 from . import torch_bridge
 from .clock import Clock
 from .explain.collectives import Step, collective_steps
@@ -30,7 +32,10 @@ class Capture:
         layer_of_path: module path of a layer -> its number; empty where the graph's names do not start at the model.
         layers: the layers that have operators in the graph.
         trains: whether a backward is compiled for it.
-        layer_inputs: where the graph is a layer's, the places among its inputs of what the layer before it returned.
+        layer_inputs: where the graph is a layer's, the places among its inputs of what the layer was given.
+        inputs_move: these may be swapped with the layer: nobody else holds them.
+        keeps_result: the graph of a layer saves what the layer returns.
+        repeated: the layers for which what they were given is saved by another layer too.
         graph: a copy of it, until it is rewritten.
         inputs: stand-ins for its inputs, until it is rewritten.
         rewritten: what the pipeline made of it; None for inference, and after a hit in torch's compile cache.
@@ -63,20 +68,36 @@ class Capture:
     autocast: tuple[tuple[str, torch.dtype], ...] = field(default_factory=tuple)
     call: int = 0
     layer_inputs: tuple[int, ...] = ()
+    inputs_move: bool = False
+    keeps_result: bool = False
+    repeated: set[int] = field(default_factory=set)
     root: str | None = ""
     key_input: tuple[int, str] | None = None
     ran_for: set[str] = field(default_factory=set)
     operators: Counter[int | None] = field(default_factory=Counter)
     served: dict[int, int] = field(default_factory=dict)
 
-    def serve(self, layer: int, call: int) -> bool:
-        """Record that the graph of a layer runs for this one; whether it had not before."""
+    def serve(self, layer: int, call: int, *, repeated: bool) -> bool:
+        """Record that the graph of a layer runs for this one; whether it had not before.
+
+        ``repeated``: what the layer was given is saved by another layer too.
+        """
         is_new = layer not in self.served
         self.served[layer] = call
-        if is_new and self.layer_of_path:
-            self.layers |= {layer}
-            self.met |= {(rule, layer) for rule, _ in self.met}
+        (self.repeated.add if repeated else self.repeated.discard)(layer)
         return is_new
+
+    def met_in(self) -> Iterator[tuple[str, int]]:
+        """The fields of the rules that matched something, each with the layer: for a layer's graph, every layer it ran for."""
+        if not self.served:
+            yield from self.met
+        else:
+            rules = {rule for rule, _ in self.met}
+            yield from ((rule, layer) for layer in self.served for rule in rules)
+
+    def named_layers(self) -> Iterable[int]:
+        """The layers that have operators in the graph."""
+        return self.served or self.layers
 
     def rewrite(
         self,
@@ -93,7 +114,9 @@ class Capture:
         clock = Clock()
         # Tensor subclasses become several inputs each: then the places are others.
         places = self.layer_inputs if self.inputs is None or len(self.inputs) == _primals(module) else ()
-        source = Source(module, inputs, num_fwd_outputs, static_lifetime_input_indices, places)
+        source = Source(
+            module, inputs, num_fwd_outputs, static_lifetime_input_indices, places, layer_inputs_move=self.inputs_move
+        )
         self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path, asynchronous=asynchronous)
         with clock.measure("compare"):
             self.rewritten.matched.warnings.extend(raised(self.rewritten, plan))
@@ -105,6 +128,10 @@ class Capture:
         self.warnings = tuple(self.rewritten.matched.warnings)
         made = self.rewritten
         self.steps = collective_steps(made.joint, made.forward, made.backward)
+        returned = {storage_root(node) for node in made.joint.returned}
+        self.keeps_result = any(
+            own is not None and storage_root(own) in returned for _, own in saved_values(made.joint, forward)
+        )
         return forward, backward
 
 
@@ -116,6 +143,7 @@ def capture(
     tensors: dict[str, int],
     *,
     is_layer: bool = False,
+    inputs_move: bool = False,
 ) -> Capture:
     """Record a graph before it is compiled.
 
@@ -136,7 +164,9 @@ def capture(
     seen.root, seen.key_input = root, key_input(graph)
     seen.operators = Counter(s.layer for s in scopes if s is not None)
     if is_layer:
+        seen.layers = frozenset()  # those for which it runs
         seen.layer_inputs = torch_bridge.first_differentiable_argument(graph)
+        seen.inputs_move = inputs_move
     return seen
 
 

@@ -19,7 +19,7 @@ from .explain.explanation import Explanation, explain_session
 from .explain.stopped import is_whole, stopped
 from .explain.unapplied import unapplied
 from .forward import CompiledForward, Settings, compiled_forward
-from .layered import LayeredForward, attach, conflicts, detach
+from .layered import LayeredForward, attach, conflict, detach, shared_with_other_rules
 from .lowering import Backend
 from .plan.layers import find_layers
 from .plan.resolve import resolve
@@ -96,10 +96,15 @@ def compile_with_memopt(
     original = _own_forward(model)
     replaced = getattr(model, "_compiled_call_impl", None) is not None
     note = ["model.compile() was called before; compile_with_memopt replaces what it compiled."] if replaced else []
-    stack = find_layers(model, layers, first=layer_offset) if scope == "layer" and plan.layers else ()
-    made = LayeredForward if scope == "layer" else CompiledForward
-    forward = made(model, settings, original)
-    forward.session.say([*plan.warnings, *note, *conflicts(plan, stack)])
+    forward: CompiledForward | LayeredForward
+    if scope == "layer":
+        stack = find_layers(model, layers, first=layer_offset)
+        shared = shared_with_other_rules(plan, stack)
+        forward = LayeredForward(model, settings, original, shared.keys())
+        note += [conflict(*pair) for pair in shared.items()]
+    else:
+        forward = CompiledForward(model, settings, original)
+    forward.session.say([*plan.warnings, *note])
     detach(model)
     if isinstance(forward, LayeredForward):
         attach(forward, stack)

@@ -70,7 +70,7 @@ class CompiledForward:
         self.session = settings.session(model)
         compiled = compiled_forward(self.session, type(model).__name__, settings, is_instances=original is not None)
         self._compiled = functools.partial(compiled, model, *([] if original is None else [original]))
-        functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
+        functools.update_wrapper(self, original or types.MethodType(type(model).forward, model), updated=())
 
     @torch.compiler.disable(reason="memopt compiles this module by itself")  # type: ignore[no-untyped-call, untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

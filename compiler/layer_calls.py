@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ class LayerCalls:
         # Not at once, where others run: layers may be skipped by chance.
         is_due = is_whole and torch.is_grad_enabled() and (self.passes >= _PATIENCE or not self.ran)
         missing = absent if is_due else set()
-        with_backward = {i for seen in session.captures if seen.trains for i in seen.layers}
+        with_backward = {i for seen in session.captures if seen.trains for i in seen.named_layers()}
         found = {
             "eager": self.eager,
             "broken": self.broken & ruled,
@@ -110,16 +110,23 @@ class LayerCalls:
         session.say(texts, stacklevel=5)
 
 
+def first_differentiable(args: Any, kwargs: Any) -> torch.Tensor | None:
+    """The first tensor that needs a gradient among what a layer is given."""
+    leaves = tree_leaves((args, kwargs))
+    return next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad), None)
+
+
 def new_tensors(result: Any, given: Any) -> Iterator[torch.Tensor]:
     """The tensors in what a layer returned, without those that it was given and returned as they were."""
-    known = {id(tensor) for tensor in _tensors_in([given])}
-    return (tensor for tensor in _tensors_in([result]) if id(tensor) not in known)
+    known = {id(leaf) for leaf in tree_leaves(given)}
+    return (tensor for tensor in _tensors_in(result, set()) if id(tensor) not in known)
 
 
-def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        for leaf in tree_leaves(value):
-            if isinstance(leaf, torch.Tensor):
-                yield leaf
-            elif is_dataclass(leaf) and not isinstance(leaf, type):
-                yield from _tensors_in(getattr(leaf, part.name, None) for part in fields(leaf))
+def _tensors_in(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    """The tensors in nested results, dataclasses among them, which may lead back to themselves."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif is_dataclass(leaf) and not isinstance(leaf, type) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield from _tensors_in([getattr(leaf, part.name, None) for part in fields(leaf)], seen)

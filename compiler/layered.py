@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import functools
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,18 +26,35 @@ from ..passes.policy import Plan
 from ..runtime.calls import Calls
 from . import torch_bridge
 from .forward import Settings, causes_raised, compiled_forward
-from .layer_calls import LayerCalls, new_tensors
+from .layer_calls import LayerCalls, first_differentiable, new_tensors
 from .plan.layers import Layer
-from .session import Session
+from .session import Place, Session
 
-Group = Callable[..., Any]
-"""Runs the forward of any layer with one policy and structure: the layer comes first, then its arguments."""
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The layers that share a compilation.
+
+    Attributes:
+        forward: runs the forward of any of them: the layer comes first, then its arguments.
+        first: the number of the one that ran first, which stands for all in graphs and cache keys.
+    """
+
+    forward: Callable[..., Any]
+    first: int
 
 
 class LayeredForward:
     """The ``forward`` of a model whose layers are compiled one by one: it runs the model's own."""
 
-    def __init__(self, model: nn.Module, settings: Settings, original: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Settings,
+        original: Callable[..., Any] | None = None,
+        shared: Collection[int] = (),
+    ) -> None:
+        """``shared``: layers that are one module with an earlier one, and have other rules, which do not hold."""
         self.model = model
         self.settings = settings
         self.original = original
@@ -44,10 +62,13 @@ class LayeredForward:
         swap = settings.plan.swap
         self.calls = Calls(swap.prefetch if swap is not None else 0)
         self.layers = LayerCalls()
+        self.shared = frozenset(shared)
+        self.layers.told.update(("shared", index) for index in self.shared)
         self._groups: dict[Hashable, Group] = {}
-        self._group_of: dict[int, Group] = {}
+        self._group_of: dict[tuple[int, bool], Group] = {}
         self._broken: set[Group] = set()
-        functools.update_wrapper(self, original or types.MethodType(type(model).forward, model))
+        self._swapping = {layer.index for layer in settings.plan.layers if layer.prefetch_at is not None}
+        functools.update_wrapper(self, original or types.MethodType(type(model).forward, model), updated=())
 
     @torch.compiler.disable(reason="memopt compiles the layers of this module")  # type: ignore[no-untyped-call, untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -67,37 +88,43 @@ class LayeredForward:
         """Run the forward of one layer, compiled."""
         session = self.session
         session.refuse()
-        group = self._group(index, layer, original)
         alone = None if self.calls.is_in_pass else (session.news, torch_bridge.watch_breaks())
-        runs, before, noted = session.runs, session.place, torch_bridge.count_breaks()
-        session.place = index, layer
-        given = args if original is None else (original, *args)
-        try:
-            with causes_raised(), torch_bridge.recompilations(self._most_variants()), self.calls.call(index) as call:
-                result = group(layer, *given, **kwargs)
-        finally:
-            session.place = before
+        with self.calls.call(index) as call:
+            session.calls += call.is_first
+            first = first_differentiable(args, kwargs) if torch.is_grad_enabled() else None
+            fresh, repeated = call.given(first) if first is not None else (False, False)
+            moves = fresh and index in self._swapping
+            group = self._group(index, layer, original, moves=moves)
+            noted = torch_bridge.count_breaks()
+            given = args if original is None else (original, *args)
+            place = Place(index, layer, group.first, moves, repeated)
+            with session.at(place) as ran, causes_raised(), torch_bridge.recompilations(self._most_variants()):
+                result = group.forward(layer, *given, **kwargs)
         if torch_bridge.count_breaks() != noted:
             self._broken.add(group)
-        self.layers.note(index, session.runs - runs, breaks=group in self._broken)
+        self.layers.note(index, len(ran), breaks=group in self._broken)
         if torch.is_grad_enabled():
+            call.keeps_result = any(seen.keeps_result for seen in ran)
             call.watch(new_tensors(result, (args, kwargs)))
         if alone is not None:
             news, breaks = alone
             self.layers.say(session, breaks, is_news=session.news != news, is_whole=False)
         return result
 
-    def _group(self, index: int, layer: nn.Module, original: Callable[..., Any] | None) -> Group:
-        """The group of a layer, found at its first call: what changes later, torch's guards see."""
-        group = self._group_of.get(index)
+    def _group(self, index: int, layer: nn.Module, original: Callable[..., Any] | None, *, moves: bool) -> Group:
+        """The group of a layer, found at its first call: what changes later, torch's guards see.
+
+        ``moves``: what the layer was given may be swapped with it.
+        """
+        group = self._group_of.get((index, moves))
         if group is None:
-            key = policy_of(self.settings.plan, index), structure_of(layer), None if original is None else index
+            key = policy_of(self.settings.plan, index), structure_of(layer), None if original is None else index, moves
             group = self._groups.get(key)
             if group is None:
                 title = f"{type(layer).__name__}_{index}"
-                group = compiled_forward(_Backend(self.session), title, self.settings, is_instances=original is not None)
-                self._groups[key] = group
-            self._group_of[index] = group
+                forward = compiled_forward(_Backend(self.session), title, self.settings, is_instances=original is not None)
+                group = self._groups[key] = Group(forward, index)
+            self._group_of[index, moves] = group
         return group
 
     def _most_variants(self) -> int:
@@ -108,13 +135,13 @@ class LayeredForward:
         model = memo.get(id(self.model))
         if model is None:
             model = copy.deepcopy(self.model, memo)
-        made = LayeredForward(model, self.settings, copy.deepcopy(self.original, memo))
+        made = LayeredForward(model, self.settings, copy.deepcopy(self.original, memo), self.shared)
         memo[id(self)] = made
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.settings.check_picklable()
-        return LayeredForward, (self.model, self.settings, self.original)
+        return LayeredForward, (self.model, self.settings, self.original, tuple(self.shared))
 
 
 class _Backend:
@@ -138,7 +165,7 @@ class LayerForward:
         self.places = places
         self.layer = layer
         self.original = original
-        functools.update_wrapper(self, original or types.MethodType(type(layer).forward, layer))
+        functools.update_wrapper(self, original or types.MethodType(type(layer).forward, layer), updated=())
 
     @torch.compiler.disable(reason="memopt compiles this layer by itself")  # type: ignore[no-untyped-call, untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -158,39 +185,38 @@ class LayerForward:
         return LayerForward, (self.owner, self.places, self.layer, self.original)
 
 
-def conflicts(plan: Plan, stack: Sequence[Layer]) -> list[str]:
-    """What the user should hear of modules that are several layers with different rules."""
+def shared_with_other_rules(plan: Plan, stack: Sequence[Layer]) -> dict[int, int]:
+    """The layers that are one module with an earlier one, and have other rules -> that earlier layer."""
     first: dict[int, int] = {}
-    return [
-        f"layers {first[id(layer.module)]} and {layer.index} are one module, and have different rules: with scope='layer' it "
-        f"follows those of layer {first[id(layer.module)]}. Give both the same, or use scope='model'."
-        for layer in stack
-        if policy_of(plan, first.setdefault(id(layer.module), layer.index)) != policy_of(plan, layer.index)
-    ]
+    pairs = ((layer.index, first.setdefault(id(layer.module), layer.index)) for layer in stack)
+    return {index: other for index, other in pairs if policy_of(plan, other) != policy_of(plan, index)}
+
+
+def conflict(index: int, other: int) -> str:
+    """Say that a module is two layers with different rules."""
+    return (
+        f"layers {other} and {index} are one module, and have different rules: with scope='layer' it follows those of layer "
+        f"{other}. Give both the same, or use scope='model'."
+    )
 
 
 def attach(forward: LayeredForward, stack: Sequence[Layer]) -> None:
     """Give every layer of the model its forward; a module that is several layers with other rules has those of the first."""
-    plan = forward.settings.plan
     numbers: dict[int, list[int]] = {}
     for entry in stack:
         numbers.setdefault(id(entry.module), []).append(entry.index)
     for layer in {id(entry.module): entry.module for entry in stack}.values():
         first, *others = numbers[id(layer)]
-        differing = [index for index in others if policy_of(plan, index) != policy_of(plan, first)]
-        forward.layers.told.update(("shared", index) for index in differing)
+        differing = [index for index in others if index in forward.shared]
         places = tuple(index for index in (first, *others) if index not in differing)
         object.__setattr__(layer, "forward", LayerForward(forward, places, layer, layer.__dict__.get("forward")))
 
 
 def detach(model: nn.Module) -> None:
-    """Give the layers of a model compiled before with ``scope="layer"`` back what they had."""
-    forward = model.__dict__.get("forward")
-    if not isinstance(forward, LayeredForward):
-        return
+    """Give the layers of a model, and of models within it, what they had before they were compiled with ``scope="layer"``."""
     for module in model.modules():
         own = module.__dict__.get("forward")
-        if isinstance(own, LayerForward) and own.owner is forward:
+        if isinstance(own, LayerForward) or (isinstance(own, LayeredForward) and module is not model):
             if own.original is None:
                 object.__delattr__(module, "forward")
             else:

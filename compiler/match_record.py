@@ -26,9 +26,10 @@ class MatchRecord:
     ineffective: Mapping[str, str]
     warnings: tuple[str, ...]
     steps: tuple[Step, ...]
+    keeps_result: bool
 
 
-def write(key: str, matched: Matched, steps: tuple[Step, ...]) -> None:
+def write(key: str, matched: Matched, steps: tuple[Step, ...], keeps_result: bool) -> None:
     """Keep what a graph met. A cache that cannot be written costs only the time to find it out again."""
     path = _path(key)
     text = json.dumps(
@@ -38,6 +39,7 @@ def write(key: str, matched: Matched, steps: tuple[Step, ...]) -> None:
             "ineffective": matched.ineffective,
             "warnings": matched.warnings,
             "steps": [astuple(step) for step in steps],
+            "keeps_result": keeps_result,
         }
     )
     with contextlib.suppress(OSError):
@@ -54,7 +56,8 @@ def read(key: str) -> MatchRecord | None:
         met = frozenset((str(field), int(layer)) for field, layer in found["met"])
         ineffective = {str(field): str(why) for field, why in found["ineffective"].items()}
         steps = tuple(Step(*step) for step in found["steps"])
-        return MatchRecord(met, frozenset(found["effective"]), ineffective, tuple(found["warnings"]), steps)
+        effective, warnings = frozenset(found["effective"]), tuple(found["warnings"])
+        return MatchRecord(met, effective, ineffective, warnings, steps, bool(found["keeps_result"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

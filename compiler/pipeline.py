@@ -45,7 +45,8 @@ class Source:
         inputs: its example inputs.
         num_fwd_outputs: how many of its outputs the forward returns.
         static_lifetime_input_indices: which inputs are parameters and buffers; None when unknown.
-        layer_input_indices: where the graph is a layer's, which inputs receive what the layer before it returned.
+        layer_input_indices: where the graph is a layer's, which inputs receive what the layer was given.
+        layer_inputs_move: these may be swapped with the layer.
     """
 
     module: GraphModule
@@ -53,6 +54,7 @@ class Source:
     num_fwd_outputs: int
     static_lifetime_input_indices: list[int] | None = None
     layer_input_indices: tuple[int, ...] = ()
+    layer_inputs_move: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ def facts(source: Source, layer_of_path: Mapping[str, int]) -> JointGraph:
         tangents=tangents,
         num_fwd_outputs=source.num_fwd_outputs,
         layer_inputs=frozenset(primals[i] for i in source.layer_input_indices if i < len(primals)),
+        layer_inputs_move=source.layer_inputs_move,
     )
 
 

@@ -69,4 +69,6 @@ def layers_below(root: str, layer_of_path: Mapping[str, int]) -> dict[str, int]:
 
 def layer_around(root: str, layer_of_path: Mapping[str, int]) -> int | None:
     """The layer that a module is, or is part of; None for one outside the layers."""
-    return next((number for path, number in layer_of_path.items() if f"{root}.".startswith(f"{path}.")), None)
+    parts = root.split(".")
+    around = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return next((layer_of_path[path] for path in around if path in layer_of_path), None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +28,25 @@ from .pipeline import snapshot
 from .plan.paths import normalise_path
 
 
+@dataclass(frozen=True)
+class Place:
+    """The layer that is running, where each is compiled by itself.
+
+    Attributes:
+        layer: its number.
+        module: the layer.
+        stands_for: the number by which graphs and cache keys name it: that of the first layer of its group.
+        moves: what it was given may be swapped with it.
+        repeated: what it was given is saved by another layer too.
+    """
+
+    layer: int
+    module: nn.Module
+    stands_for: int
+    moves: bool = False
+    repeated: bool = False
+
+
 class PolicyNotApplied(RuntimeError):
     """With ``strict=True``: a part of the configuration had no effect on what was compiled."""
 
@@ -44,7 +65,6 @@ class Session:
         calls: how often the model was called.
         said: every warning given so far, once each.
         agreement: how the ranks of a process group agree about collectives; None to compare with nobody.
-        place: the layer that is running, by number and module, where each is compiled by itself.
         news: how often a graph was captured, or ran for a layer that it had not run for.
         ran_eagerly: whether a call has run no captured graph.
     """
@@ -60,23 +80,25 @@ class Session:
     said: list[str] = field(default_factory=list)
     ran_eagerly: bool = False
     agreement: Agreement | None = None
-    place: tuple[int, nn.Module] | None = None
     news: int = 0
     _names: dict[int, str] = field(default_factory=dict)
+    _here: threading.local = field(default_factory=threading.local)
     _clock: Clock = field(default_factory=Clock)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any], **_: Any) -> torch_bridge.Compiled:
         """Compile one captured graph: what torch.compile calls."""
-        if self.place is None:
+        place = self.place
+        if place is None:
             root, paths = self.model, {layer.path: layer.index for layer in self.plan.layers}
         else:
-            root, paths = self.place[1], {"": self.place[0]}
+            root, paths = place.module, {"": place.stands_for}
         with self._clock.measure("record"):
             tensors = _tensors(root)
-            if self.place is not None:
+            if place is not None:
                 name_modules(graph, inputs, root, tensors)
-            seen = capture(len(self.captures), graph, inputs, paths, tensors, is_layer=self.place is not None)
-            key = cache_key(self.plan, graph, seen.layer_of_path)
+            moves = place is not None and place.moves
+            seen = capture(len(self.captures), graph, inputs, paths, tensors, is_layer=place is not None, inputs_move=moves)
+            key = cache_key(self.plan, graph, seen.layer_of_path, seen.layer_inputs if moves else ())
         partition = self._partition(seen)
         if self.lowers:
             swaps = self.plan.swap is not None and seen.trains
@@ -87,7 +109,7 @@ class Session:
         self.captures.append(seen)
         self.news += 1
         if seen.rewritten is not None:
-            match_record.write(key, seen.rewritten.matched, seen.steps)
+            match_record.write(key, seen.rewritten.matched, seen.steps, seen.keeps_result)
         elif seen.trains:
             self._recall(seen, key)
             self._agree(seen)
@@ -95,13 +117,32 @@ class Session:
         def run(*args: Any) -> Any:
             self.runs += 1
             seen.call = self.calls
-            if self.place is not None:
-                self.news += seen.serve(self.place[0], self.calls)
+            here = self.place
+            if here is not None:
+                self.news += seen.serve(here.layer, self.calls, repeated=here.repeated)
+                self._here.ran.append(seen)
             if seen.root != "" and seen.key_input is not None:
                 self.news += self._note_root(seen, args)
             return compiled(*args)
 
         return run
+
+    @property
+    def place(self) -> Place | None:
+        """The layer that is running in this thread, where each is compiled by itself."""
+        place: Place | None = getattr(self._here, "place", None)
+        return place
+
+    @contextlib.contextmanager
+    def at(self, place: Place) -> Iterator[list[Capture]]:
+        """Within, the layer is running. Yields the graphs that ran for it, as they do."""
+        before = getattr(self._here, "place", None), getattr(self._here, "ran", [])
+        ran: list[Capture] = []
+        self._here.place, self._here.ran = place, ran
+        try:
+            yield ran
+        finally:
+            self._here.place, self._here.ran = before
 
     def _note_root(self, seen: Capture, args: Sequence[Any]) -> bool:
         """Note for which module the graph of an inner module runs now; whether that is new."""
@@ -152,7 +193,7 @@ class Session:
         if record is not None:
             seen.met, seen.effective = record.met, record.effective
             seen.ineffective, seen.warnings = record.ineffective, record.warnings
-            seen.steps = record.steps
+            seen.steps, seen.keeps_result = record.steps, record.keeps_result
         else:
             self.rewritten(seen)
             seen.trains = seen.rewritten is not None  # without a joint graph, no output needs a gradient

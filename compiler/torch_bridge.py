@@ -7,6 +7,8 @@ No other file imports ``torch._functorch``, ``torch._inductor``, ``torch._dynamo
 from __future__ import annotations
 
 import contextlib
+import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from unittest import mock
@@ -337,6 +339,11 @@ def ranks_of_group(name: str) -> tuple[int, ...]:
     return tuple(sorted(distributed.get_process_group_ranks(group)))
 
 
+def default_group() -> object:
+    """The process group of all processes, to tell one from the next; None without."""
+    return distributed.group.WORLD if _communicates() else None
+
+
 def store_of_ranks(prefix: str) -> Store:
     """What ranks can write to and read from without a collective: a part of the store that the process group was made with."""
     return distributed.PrefixStore(prefix, distributed.distributed_c10d._get_default_store())  # type: ignore[attr-defined]
@@ -365,30 +372,46 @@ def parameter_inputs(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[s
 
 
 def first_differentiable_argument(gm: GraphModule) -> tuple[int, ...]:
-    """The place among a captured graph's inputs of the first argument, of those given by the caller, that needs a gradient."""
+    """The place among a captured graph's inputs of the first that needs a gradient, of those given by the caller as such."""
+    found = []
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         value = node.meta.get("example_value")
-        given = _source_name(node).startswith("L[") and not _is_own_parameter(node)
-        if given and isinstance(value, torch.Tensor) and value.requires_grad:
-            return (place,)
-    return ()
+        source = _source_name(node)
+        # An argument, or a part of one: what is read from an attribute is not given.
+        if isinstance(value, torch.Tensor) and value.requires_grad and _GIVEN.fullmatch(source):
+            position = [(0, int(part)) if part.isdigit() else (1, 0) for part in _SUBSCRIPT.findall(source)]
+            found.append((source.startswith("L['kwargs']"), position, place))
+    return (min(found)[2],) if found else ()
+
+
+_GIVEN = re.compile(r"L\['\w+'\](\[['\w]+\])*")
+_SUBSCRIPT = re.compile(r"\[([^\]]+)\]")
+_raised: list[int] = []
+_limits_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def recompilations(most: int) -> Iterator[None]:
     """Within, torch compiles one code object at least ``most`` times before it gives up and runs it as it is."""
     names = ("recompile_limit", "accumulated_recompile_limit")
-    before = [getattr(dynamo_config, name) for name in names]
-    if all(limit >= most for limit in before):
-        yield
-        return
+    with _limits_lock:  # other threads may be within too: the last one out restores
+        if not _raised:
+            _before[:] = [getattr(dynamo_config, name) for name in names]
+            for name, limit in zip(names, _before, strict=True):
+                if limit < most:
+                    setattr(dynamo_config, name, most)
+        _raised.append(most)
     try:
-        for name, limit in zip(names, before, strict=True):
-            setattr(dynamo_config, name, max(limit, most))
         yield
     finally:
-        for name, limit in zip(names, before, strict=True):
-            setattr(dynamo_config, name, limit)
+        with _limits_lock:
+            _raised.pop()
+            for name, limit in zip(names, _before, strict=True) if not _raised else ():
+                if getattr(dynamo_config, name) != limit:
+                    setattr(dynamo_config, name, limit)
+
+
+_before: list[int] = []
 
 
 def first_parameter_input(gm: GraphModule) -> tuple[int, str] | None:

@@ -54,7 +54,8 @@ class JointGraph:
         parameters: placeholders that live as long as the model does.
         mutated: placeholders whose tensors the forward changes in place.
         num_fwd_outputs: how many of the graph's outputs the forward returns.
-        layer_inputs: where the graph is a layer's, the placeholders that receive what the layer before it returned.
+        layer_inputs: where the graph is a layer's, the placeholders that receive what the layer was given.
+        layer_inputs_move: these may be swapped with the layer.
         tangents: placeholders that carry the gradients which arrive at the backward.
         backward: the nodes that run in the backward.
         scopes: where each node of the forward comes from, as far as torch recorded it.
@@ -68,6 +69,7 @@ class JointGraph:
     tangents: frozenset[Node]
     num_fwd_outputs: int
     layer_inputs: frozenset[Node] = frozenset()
+    layer_inputs_move: bool = False
     backward: set[Node] = field(init=False)
     scopes: dict[Node, Scope] = field(init=False)
     returned: frozenset[Node] = field(init=False)

@@ -54,6 +54,9 @@ class Stored:
 
     def finish(self) -> bool:
         """Free the place in the store; False: not yet."""
+        early, self.early = self.early, None
+        if early is not None:  # nobody will ask for it
+            early.let_go()
         carrier = self.parcel.carrier
         return carrier is None or self.parcel.place is None or carrier.give_back(self.parcel)
 

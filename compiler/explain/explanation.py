@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -28,6 +28,9 @@ from .table import render
 if TYPE_CHECKING:
     from ..capture import Capture
     from ..session import Session
+
+_GIVEN = "input"
+"""The operator of what a layer compiled by itself was given."""
 
 BY_TORCH = {
     Action.SAVE: "no rule: torch's partitioner saves it",
@@ -116,10 +119,26 @@ class GraphExplanation:
         backward: the backward graph, before the backend's own changes.
     """
 
-    def __init__(self, number: int, rewritten: Rewritten, layers: tuple[int, ...] = (), ahead: int = 0) -> None:
-        """``layers``: those that share the graph, where it is a layer's; reloads are issued ``ahead`` layers before then."""
+    def __init__(
+        self,
+        number: int,
+        rewritten: Rewritten,
+        layers: tuple[int, ...] = (),
+        ahead: int = 0,
+        repeated: Collection[int] = (),
+    ) -> None:
+        """Make an explanation of a graph.
+
+        Args:
+            number: see Attributes.
+            rewritten: what the pipeline made of it.
+            layers: those that share the graph, where it is a layer's.
+            ahead: reloads are issued so many layers before, where layers are compiled by themselves.
+            repeated: those of the layers for which what they were given is another layer's to count.
+        """
         self.number = number
         self.layers = layers
+        self._repeated = frozenset(repeated)
         self._ahead = ahead
         self.joint: GraphModule = rewritten.joint.module
         self.forward = rewritten.forward
@@ -153,6 +172,8 @@ class GraphExplanation:
 
     def _row_of(self, row: ValueRow, layer: int) -> ValueRow:
         """The row of one of the layers that share the graph."""
+        if row.op == _GIVEN and layer in self._repeated:
+            return replace(row, layer=layer, bytes=0, reason="what the layer was given, which another layer saves too")
         if not row.store:
             return replace(row, layer=layer)
         return replace(row, layer=layer, leaves=layer, issued=layer + self._ahead, returns=layer)
@@ -167,7 +188,8 @@ class GraphExplanation:
     def totals(self) -> tuple[LayerTotal, ...]:
         """One entry per layer in this graph, and one for the rest."""
         joint = self._facts
-        before, unknown_before = _saved_by_layer(joint, split_without_memopt(joint)[0])
+        split = split_without_memopt(joint)[0]
+        before, unknown_before = _saved_by_layer(joint, split)
         after, unknown = _saved_by_layer(joint, self.forward)
         count, work, unknown_work, moved = (Counter[int | None]() for _ in range(4))
         for node in _run_again(joint, self.backward):
@@ -179,8 +201,10 @@ class GraphExplanation:
             moved[_layer(move.value, joint)] += move.size or 0
         parts = (before, after, count, work, unknown, moved, unknown_before, unknown_work)
         if self.layers:
-            sums = [sum(part.values()) for part in parts]
-            return tuple(LayerTotal(layer, *sums) for layer in self.layers)
+            total = LayerTotal(None, *(sum(part.values()) for part in parts))
+            given = [_bytes_given(joint, forward) for forward in (split, self.forward)]
+            less = replace(total, saved_before=total.saved_before - given[0], saved_after=total.saved_after - given[1])
+            return tuple(replace(less if n in self._repeated else total, layer=n) for n in self.layers)
         layers = {*(n for part in parts for n in part), *(s.layer for s in joint.scopes.values())}
         return tuple(LayerTotal(n, *(part[n] for part in parts)) for n in sorted(layers, key=lambda n: (n is None, n or 0)))
 
@@ -258,7 +282,7 @@ def explain_session(session: Session) -> Explanation:
     def graph(c: Capture, since: int) -> GraphExplanation:
         assert c.rewritten is not None
         layers = tuple(sorted(layer for layer, call in c.served.items() if call >= since))
-        return GraphExplanation(c.number, c.rewritten, layers, ahead)
+        return GraphExplanation(c.number, c.rewritten, layers, ahead, c.repeated)
 
     made = [c for c in seen if c.rewritten is not None]
     current = tuple(graph(c, latest) for c in made if c.call == latest)
@@ -316,7 +340,7 @@ def _row(graph: int, node: Node, joint: JointGraph, action: Action) -> ValueRow:
         reason = f"{'a parameter or buffer' if kind == 'parameter' else 'an input'}, or a view of one: it is in memory anyway"
     names = target_names(producer(node))
     if node in joint.layer_inputs:
-        names = ("input",)
+        names = (_GIVEN,)
         reason = reason if rule else "what the layer was given, which its backward begins with"
     value = node.meta["val"]
     return ValueRow(
@@ -350,6 +374,11 @@ def _saved_storages(joint: JointGraph, forward: GraphModule) -> Iterator[Node]:
     saved = (own for _, own in saved_values(joint, forward) if own is not None and not is_symbolic(own))
     roots = dict.fromkeys(storage_root(n) for n in saved)
     yield from (root for root in roots if root.op != "placeholder" or root in joint.layer_inputs)
+
+
+def _bytes_given(joint: JointGraph, forward: GraphModule) -> int:
+    """The bytes that a layer's forward saves of what the layer was given."""
+    return sum(nbytes(root.meta["val"]) or 0 for root in _saved_storages(joint, forward) if root in joint.layer_inputs)
 
 
 def _saved_by_layer(joint: JointGraph, forward: GraphModule) -> tuple[Counter[int | None], Counter[int | None]]:

@@ -48,12 +48,12 @@ def told_of_breaks(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str
         )
     for seen in latest:
         yield from _shared_by_stacks(plan, seen)
-    partly = tuple(i for i, share in shares(plan, captures).items() if i in ruled and 0 < share < 1)
+    partly = {i: share for i, share in shares(plan, captures).items() if i in ruled and 0 < share < 1}
     if partly:
-        least = min(shares(plan, captures)[i] for i in partly)
+        least = min(partly.values())
         yield (
-            f"{named(plan, partly)}: only part of each (at least {least:.0%} of its operators) is under its rules; the rest "
-            f"runs in graphs that layers share. {reasons(breaks)} {REMEDY}"
+            f"{named(plan, tuple(partly))}: only part of each (at least {least:.0%} of its operators) is under its rules; the "
+            f"rest runs in graphs that layers share. {reasons(breaks)} {REMEDY}"
         )
     for seen in latest:
         if len({signature for layer in seen.served for signature in _rules_of_parts(plan, layer, seen)}) > 1:

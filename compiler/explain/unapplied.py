@@ -91,7 +91,7 @@ def ruled_layers(plan: Plan) -> set[int]:
 
 def lost_layers(plan: Plan, captures: Sequence[Capture]) -> tuple[int, ...]:
     """The layers for which there are rules, and that no captured graph names."""
-    seen: frozenset[int] = frozenset().union(*(c.layers for c in captures))
+    seen: frozenset[int] = frozenset().union(*(c.named_layers() for c in captures))
     return tuple(sorted(ruled_layers(plan) - seen))
 
 
@@ -109,7 +109,7 @@ def _lost_text(plan: Plan, captures: Sequence[Capture], lost: tuple[int, ...], b
 
 
 def _met(captures: Sequence[Capture]) -> frozenset[tuple[str, int]]:
-    return frozenset().union(*(c.met for c in captures))
+    return frozenset().union(*(c.met_in() for c in captures))
 
 
 def _without_operators(plan: Plan, captures: Sequence[Capture], lost: Collection[int]) -> list[str]:

@@ -159,6 +159,8 @@ def _same_form(one: Node, other: Node) -> bool:
 def _reason_to_stay(
     pair: Pair, root: Node, crossings: Iterable[Crossing], activations: set[Node], returned: set[Node]
 ) -> str | None:
+    if root in pair.joint.layer_inputs and not pair.joint.layer_inputs_move:
+        return "what the layer was given, and others may hold too"
     if root.op == "placeholder" and root not in pair.joint.layer_inputs:
         return "a parameter or buffer of the model" if root in pair.joint.parameters else "an input of the model"
     originals = _originals(root)

@@ -59,9 +59,7 @@ def test_without_a_rule_for_it_nothing_is_marked(nothing, unchanged) -> None:
     assert (matched.met, matched.swapped) == (set(), {})
 
 
-@pytest.mark.parametrize(
-    ("path", "marked"), [("mlp.act", {"act"}), ("mlp.fc1", {"fc1"}), ("mlp", {"fc1", "act", "fc2"})]
-)
+@pytest.mark.parametrize(("path", "marked"), [("mlp.act", {"act"}), ("mlp.fc1", {"fc1"}), ("mlp", {"fc1", "act", "fc2"})])
 def test_a_parent_stands_for_its_children_and_not_the_other_way_round(path: str, marked: set[str]) -> None:
     joint, matched = mlp_layer(), Matched()
     mark_offload(joint, plan(swap_modules={path: [0]}), matched)
