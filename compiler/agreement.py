@@ -12,23 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..passes.policy import LayerPlan, Plan
 from . import torch_bridge
 from .cache_key import source_digest
 from .explain.collectives import Step
+from .rendezvous import meet
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds to wait for the other ranks: their compilation may take long, where this one's came from a cache."""
-
-_POLL = 0.02
-_rounds: dict[tuple[int, ...], int] = {}
-_rounds_of: list[object] = []
-"""The process group that the rounds were counted in: a new one starts from nothing, on every rank."""
 
 
 class RanksDisagreeError(RuntimeError):
@@ -46,16 +40,18 @@ class Statement:
         memopt: a digest of memopt's version and source, so that ranks run the same passes.
         plan: what holds in each layer, and what is excluded: one line each.
         steps: the collectives over the compared group, in their order.
+        refusal: why this rank must not go on, found in another group already; None if nothing.
     """
 
     memopt: str
     plan: tuple[str, ...]
     steps: tuple[str, ...]
+    refusal: str | None = None
 
     @property
     def text(self) -> str:
         """The statement as text."""
-        return json.dumps([self.memopt, self.plan, self.steps])
+        return json.dumps([self.memopt, self.plan, self.steps, self.refusal])
 
     @property
     def digest(self) -> str:
@@ -72,7 +68,7 @@ class Agreement:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self._agreed: set[tuple[tuple[int, ...], str]] = set()
+        self._agreed: set[tuple[int, tuple[int, ...], str]] = set()
 
     def reach(self, plan: Plan, steps: Sequence[Step]) -> None:
         """Compare with every rank that takes part in the collectives; return when all are of one mind.
@@ -80,21 +76,21 @@ class Agreement:
         Raises:
             RanksDisagreeError: some rank has another plan or order of collectives, or has not compiled the graph in time.
         """
-        group = torch_bridge.default_group()
-        if _rounds_of != [group]:
-            _rounds_of[:] = [group]
-            _rounds.clear()
-            self._agreed.clear()
-        for ranks, texts in _by_ranks(steps).items():
+        world, refusal = id(torch_bridge.default_group()), None
+        # In one order on every rank, so that no two wait for each other in different groups.
+        for ranks, texts in sorted(_by_ranks(steps).items()):
             statement = Statement(source_digest(), tuple(described(plan)), tuple(texts))
-            key = ranks, statement.digest
-            if key not in self._agreed:
-                _rounds[ranks] = number = _rounds.get(ranks, -1) + 1
-                try:
-                    _compare(statement, ranks, number, self.timeout)
-                except torch_bridge.StoreError as error:
-                    raise RanksDisagreeError(_unreachable(ranks, error)) from error
+            key = world, ranks, statement.digest
+            if key in self._agreed:
+                continue
+            # A rank that was refused by one group tells the next: its members would wait for it.
+            refusal = (
+                _compare(statement if refusal is None else replace(statement, refusal=refusal), ranks, self.timeout) or refusal
+            )
+            if refusal is None:
                 self._agreed.add(key)
+        if refusal is not None:
+            raise RanksDisagreeError(refusal)
 
 
 def described(plan: Plan) -> Iterator[str]:
@@ -125,32 +121,27 @@ def _by_ranks(steps: Sequence[Step]) -> Mapping[tuple[int, ...], list[str]]:
     return found
 
 
-def _compare(statement: Statement, ranks: tuple[int, ...], number: int, timeout: float) -> None:
-    own = torch_bridge.own_rank()
+def _compare(statement: Statement, ranks: tuple[int, ...], timeout: float) -> str | None:
+    """Why the ranks must not go on; None when all of them may."""
     group = hashlib.sha256(repr(ranks).encode()).hexdigest()[:16]
-    board = torch_bridge.store_of_ranks(f"memopt/{group}/{number}")
-    board.set(f"statement/{own}", zlib.compress(statement.text.encode()))
-    first = board.compare_set("first", "", f"{own} {statement.digest}").decode()
-    first_rank, digest = first.split(" ")
-    if digest != statement.digest:
-        board.set("other", str(own))
-    board.add("count", 1)
-    deadline = time.monotonic() + timeout
-    while True:
-        complete = board.add("count", 0) >= len(ranks)  # read first: whoever differs says so before it is counted
-        if board.check(["other"]):
-            other = int(board.get("other").decode())
-            raise RanksDisagreeError(_difference(board, *sorted((int(first_rank), other))))
-        if complete:
-            return
-        if time.monotonic() > deadline:
-            missing = [rank for rank in ranks if not board.check([f"statement/{rank}"])]
-            raise RanksDisagreeError(_absence(missing, timeout))
-        time.sleep(_POLL)
+    try:
+        board = torch_bridge.store_of_ranks(f"memopt/{group}")
+        return meet(board, ranks, statement.text, _judge, timeout)
+    except torch_bridge.StoreError as error:
+        return _unreachable(ranks, error)
 
 
-def _difference(board: torch_bridge.Store, one: int, other: int) -> str:
-    a, b = (_statement(board.get(f"statement/{rank}")) for rank in (one, other))
+def _judge(said: Mapping[int, str]) -> str | None:
+    """What differs between the first rank and the first that says something else."""
+    statements = {rank: _statement(text) for rank, text in sorted(said.items())}
+    refusal = next((s.refusal for s in statements.values() if s.refusal is not None), None)
+    if refusal is not None:
+        return refusal
+    (one, first), *others = statements.items()
+    return next((_difference(first, s, one, rank) for rank, s in others if s != first), None)
+
+
+def _difference(a: Statement, b: Statement, one: int, other: int) -> str:
     if a.memopt != b.memopt:
         found = "their memopt, which is not of the same version and source"
     elif a.plan != b.plan:
@@ -163,9 +154,9 @@ def _difference(board: torch_bridge.Store, one: int, other: int) -> str:
     )
 
 
-def _statement(posted: bytes) -> Statement:
-    memopt, plan, steps = json.loads(zlib.decompress(posted))
-    return Statement(memopt, tuple(plan), tuple(steps))
+def _statement(text: str) -> Statement:
+    memopt, plan, steps, refusal = json.loads(text)
+    return Statement(memopt, tuple(plan), tuple(steps), refusal)
 
 
 def _first_difference(a: Sequence[str], b: Sequence[str], one: int, other: int) -> str:
@@ -174,14 +165,6 @@ def _first_difference(a: Sequence[str], b: Sequence[str], one: int, other: int) 
             return f"rank {one} has {left!r} where rank {other} has {right!r} (number {number})"
     longer, rest = (one, a[len(b) :]) if len(a) > len(b) else (other, b[len(a) :])
     return f"rank {longer} has {rest[0]!r} where the other has nothing more"
-
-
-def _absence(missing: Sequence[int], timeout: float) -> str:
-    who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}" if missing else "a rank"
-    return (
-        f"{who} did not compile the graph whose collectives this rank takes part in, within {timeout:g} s: it died, runs "
-        "another model, or does so without memopt. If it only needs longer, raise ranks_timeout; nothing was run."
-    )
 
 
 def _unreachable(ranks: Sequence[int], error: Exception) -> str:

@@ -68,6 +68,10 @@ def check_number(name: str, value: object, *, least: int) -> None:
         raise ValueError(f"{name}: found {value}; allowed: an integer of at least {least}.")
 
 
+_LONGEST = 100_000_000
+"""Seconds: three years. What is longer waits for ever, and may not fit a clock."""
+
+
 def check_seconds(name: str, value: object) -> None:
     """Refuse what is no positive number of seconds.
 
@@ -77,5 +81,5 @@ def check_seconds(name: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}: found {show(value)}; allowed: a number of seconds above 0.")
-    if not value > 0:
-        raise ValueError(f"{name}: found {value}; allowed: a number of seconds above 0.")
+    if not 0 < value < _LONGEST:
+        raise ValueError(f"{name}: found {show(value)}; allowed: a number of seconds above 0, and below {_LONGEST:,}.")

@@ -17,6 +17,10 @@ _PATIENCE = 3
 """So many calls of the model may pass before a layer that none of them called is told."""
 
 
+_LONG_PATIENCE = 20
+"""The same for a layer that was called before: it may have been replaced since."""
+
+
 @dataclass
 class LayerCalls:
     """The layers that ran in the latest call of the model, by how they ran.
@@ -30,6 +34,7 @@ class LayerCalls:
         trained: those that ever ran with gradients.
         ever: those that ever ran.
         passes: how often the model was called with gradients.
+        last: for each layer, the latest of these calls in which it ran.
     """
 
     ran: set[int] = field(default_factory=set)
@@ -40,6 +45,7 @@ class LayerCalls:
     trained: set[int] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
     passes: int = 0
+    last: dict[int, int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """A new call begins."""
@@ -77,13 +83,16 @@ class LayerCalls:
         ruled = ruled_layers(session.plan)
         elsewhere = {i for kind, i in self.told if kind == "shared"}
         self.passes += is_whole and torch.is_grad_enabled()
-        absent = ruled - self.ever - elsewhere
+        for layer in self.ran:
+            self.last[layer] = self.passes
+        gone = {layer for layer in self.ever if self.passes - self.last.get(layer, self.passes) >= _LONG_PATIENCE}
+        absent = ruled - (self.ever - gone) - elsewhere
         # Not at once, where others run: layers may be skipped by chance.
         is_due = is_whole and torch.is_grad_enabled() and (self.passes >= _PATIENCE or not self.ran)
         missing = absent if is_due else set()
         with_backward = {i for seen in session.captures if seen.trains for i in seen.named_layers()}
         found = {
-            "eager": self.eager,
+            "eager": self.eager & ruled,
             "broken": self.broken & ruled,
             "uncalled": missing,
             "frozen": ruled & self.ran & self.trained - self.eager - with_backward,
@@ -106,7 +115,7 @@ class LayerCalls:
             # What is called layer by layer is not whole before all were.
             absent = absent if is_whole else ruled - self.trained
             told = {i for kind, i in self.told if kind != "uncalled"} | absent
-            texts += unapplied(session.plan, session.captures, reasons, told)
+            texts += unapplied(session.plan, session.captures, reasons, told, is_alone=True)
         session.say(texts, stacklevel=5)
 
 

@@ -15,8 +15,9 @@ import operator
 from torch.fx import GraphModule, Node
 
 from .joint import JointGraph, decision_of
-from .operators import draws_random_numbers, has_effect, viewed
+from .operators import draws_random_numbers, has_effect, storage_root, viewed
 from .policy import Action, Decision
+from .swap.targets import WAIT
 
 
 class VerificationError(AssertionError):
@@ -77,10 +78,13 @@ def _verify_decision(node: Node, decision: Decision, crossing: set[Node], again:
 
 
 def _same(copy: Node, node: Node) -> bool:
+    """Whether a node of a split graph is the joint graph's; what it reads may have come back by another name."""
+    mine, own = copy.all_input_nodes, node.all_input_nodes
     return (
         copy.op == node.op
         and copy.target == node.target
-        and [i.name for i in copy.all_input_nodes] == [i.name for i in node.all_input_nodes]
+        and len(mine) == len(own)
+        and all(a.name == b.name or storage_root(a).target is WAIT for a, b in zip(mine, own, strict=True))
     )
 
 

@@ -116,7 +116,9 @@ def wait(
     size, stride = tuple(size), tuple(stride)
     layout = stored.parcel.layout
     agrees = layout.agrees(size, stride, dtype)
-    if not (agrees or layout.converts_to(size, stride, dtype)) or not _same(stored.device, device):
+    # Where torch's fake kernel tells another type than the real one makes, what comes next gets what it would get without swap.
+    is_other_type = layout.size == size and layout.dtype != dtype
+    if not (agrees or is_other_type or layout.converts_to(size, stride, dtype)) or not _same(stored.device, device):
         raise SwapError(
             f"swap of {stored.parcel.name!r}: stored with size {layout.size}, stride {layout.stride}, {layout.dtype} on "
             f"{stored.device}, but asked for with size {size}, stride {stride}, {dtype} on {device}. Set swap.enable to false "
@@ -126,6 +128,8 @@ def wait(
         value = stored.engine.wait(reload)
         if stored.used is not None:
             stored.used(stored.parcel.nbytes)
+        if is_other_type:
+            return value
         if not agrees:
             # Some of torch's fake kernels tell other strides than the real ones have; what comes next was made for those told.
             return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)

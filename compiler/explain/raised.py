@@ -30,18 +30,19 @@ def raised(made: Rewritten, plan: Plan) -> Iterator[str]:
         if rule.kind in (RuleKind.RECOMPUTE_SELECT, RuleKind.RECOMPUTE_COMM)
         and rule.field in made.matched.effective - made.matched.fulfilled
     }
-    if not rules or _frees_what_it_keeps(made):
+    communicates = any(rule.kind is RuleKind.RECOMPUTE_COMM for rule in rules.values())
+    if not rules or _frees_what_it_keeps(made, strictly=communicates):
         return
     totals = {total.layer: total for total in GraphExplanation(0, made).totals}
     for rule in rules.values():
         met = tuple(layer for layer in rule.layers if (rule.field, layer) in made.matched.met)
         less = sum(totals[layer].saved_before for layer in met)
         more = sum(totals[layer].saved_after for layer in met)
-        if more > less:
+        if more > less or (more == less and rule.kind is RuleKind.RECOMPUTE_COMM):
             yield _sentence(rule, met, less, more)
 
 
-def _frees_what_it_keeps(made: Rewritten) -> bool:
+def _frees_what_it_keeps(made: Rewritten, *, strictly: bool) -> bool:
     """Whether what torch never recomputes by itself, and the rules do, outweighs all that is kept for or around it."""
     joint = made.joint
     kept = freed = 0
@@ -55,7 +56,7 @@ def _frees_what_it_keeps(made: Rewritten) -> bool:
         heavy = not _HEAVY.isdisjoint(target_names(node)) or is_wait(node)
         if heavy and is_recomputed(node) and joint.read_by_backward(node):
             freed += _bytes(node)
-    return kept <= freed
+    return kept < freed or (kept == freed and not strictly)
 
 
 _HEAVY = frozenset({"matmul", "convolution"})
@@ -68,6 +69,12 @@ def _bytes(node: Node) -> int:
 
 
 def _sentence(rule: Rule, layers: tuple[int, ...], less: int, more: int) -> str:
+    if rule.kind is RuleKind.RECOMPUTE_COMM:
+        what = "communicates again and saves no memory" if more == less else "raises memory"
+        return (
+            f"{rule.field} {what}: {spoken(layers)} save {more:,} bytes for the backward, and {less:,} without memopt. What "
+            "the collectives begin with is saved in place of their results. Leave it out, or recompute what makes it too."
+        )
     return (
         f"{rule.field} raises memory: {spoken(layers)} save {more:,} bytes for the backward, and {less:,} without memopt. "
         "Torch recomputes some of it by itself, from less than the rule's regions keep. Name more of the layer, or less."

@@ -12,7 +12,9 @@ from .shares import REMEDY, told_of_breaks
 from .spoken_layers import named, reasons
 
 
-def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str], told: Collection[int] = ()) -> list[str]:
+def unapplied(
+    plan: Plan, captures: Sequence[Capture], breaks: Sequence[str], told: Collection[int] = (), *, is_alone: bool = False
+) -> list[str]:
     """Say what had no effect, one sentence each.
 
     Args:
@@ -20,10 +22,11 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str], to
         captures: the graphs captured so far.
         breaks: torch's reasons for the graph breaks met on the way, one line each, with their places.
         told: layers of which the user hears otherwise.
+        is_alone: layers are compiled by themselves; those that have not run with gradients yet may still do so.
     """
     training = [seen for seen in captures if seen.trains]
     of_breaks = list(told_of_breaks(plan, captures, breaks))  # credits what graphs share, so it comes first
-    lost = tuple(i for i in lost_layers(plan, training or captures) if i not in told)
+    lost = tuple(i for i in lost_layers(plan, training or captures) if i not in told and not is_alone)
     texts = [_lost_text(plan, captures, lost, breaks)] if lost else []
     if not training:
         return texts
@@ -31,7 +34,7 @@ def unapplied(plan: Plan, captures: Sequence[Capture], breaks: Sequence[str], to
     return [
         *texts,
         *of_breaks,
-        *_without_match(plan, training, lost),
+        *_without_match(plan, training, lost, is_whole=not lost_layers(plan, training)),
         *_without_collective(plan, training, lost),
         *_without_operators(plan, training, lost),
         *_without_effect(training),
@@ -129,7 +132,8 @@ def _without_operators(plan: Plan, captures: Sequence[Capture], lost: Collection
     ]
 
 
-def _without_match(plan: Plan, captures: Sequence[Capture], lost: Collection[int]) -> list[str]:
+def _without_match(plan: Plan, captures: Sequence[Capture], lost: Collection[int], *, is_whole: bool) -> list[str]:
+    """``is_whole``: every layer with a rule has been seen, so that a rule for all of them may be judged."""
     met = _met(captures)
     texts = []
     for rule in plan.no_module:
@@ -145,7 +149,7 @@ def _without_match(plan: Plan, captures: Sequence[Capture], lost: Collection[int
     texts += [
         f"{rule.field} did not match any operator of a recomputed region, and has no effect."
         for rule in plan.exclude
-        if rule.field not in fields
+        if rule.field not in fields and is_whole
     ]
     return texts
 

@@ -13,6 +13,7 @@ from torch.fx import Node
 
 from ..joint import JointGraph, decide, decision_of, is_recomputed, region_of
 from ..matched import Matched
+from ..policy import RuleKind
 
 
 def drop_what_backward_does_not_need(joint: JointGraph, matched: Matched) -> None:
@@ -26,7 +27,10 @@ def drop_what_backward_does_not_need(joint: JointGraph, matched: Matched) -> Non
     for node in reversed(joint.graph.nodes):
         if not is_recomputed(node):
             continue
-        alone = node in matched.operators or region_of(node) is None
+        rule = matched.operators.get(node)
+        # What communicates is saved behind its wait or not at all: kept recomputed, it would save what it begins with.
+        named = rule is not None and rule.kind is not RuleKind.RECOMPUTE_COMM
+        alone = named or region_of(node) is None
         undecided = alone and any(u in operators and decision_of(u) is None for u in node.users)
         if undecided or joint.read_by_backward(node) or any(u in needed for u in node.users):
             needed.add(node)
