@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import pickle
+import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from harness import BACKENDS, check, full, memopt_warnings, operators, select, t
 from numeric_models import WIDTH, Block, Mlp, Residual, Stack, stack, x
 from torch import nn
 
-from memopt import MemoptWarning, PolicyNotApplied, compile_with_memopt, explain, swap_counters
+from memopt import LayersError, MemoptWarning, PolicyNotApplied, compile_with_memopt, explain, swap_counters
 
 SWAP = {"swap": {"enable": True, "min_bytes": 0, "layer_swap": [{"layers": ["0-2"]}]}}
 MIXED = {
@@ -478,3 +481,222 @@ def test_sizes_that_change() -> None:
             m(x(batch, 6)).sin().sum().backward()
         assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
     assert len(served(model)) == 6  # fixed, then dynamic, for each of three policies
+
+
+class Doubled:
+    """A user's own forward: an object with attributes named as ours are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.original = module.forward
+        self.layer = self.model = self.owner = self.session = "the user's"
+
+    def __call__(self, h: torch.Tensor) -> torch.Tensor:
+        return self.original(h) * 2
+
+
+@pytest.mark.parametrize("scope", ["model", "layer"])
+def test_a_forward_that_is_an_object_stays_in_force(scope: str) -> None:
+    model = stack(Block, 3)
+    plain = copy.deepcopy(model)
+    for m in (model, plain):
+        m.layers[1].forward = Doubled(m.layers[1])
+        m.forward = Doubled(m)
+    compile_with_memopt(model, full("0-2"), backend="aot_eager", scope=scope)
+    given = x(2, 6)
+    assert torch.equal(model(given), plain(given))
+    compile_with_memopt(model, full("0"), backend="aot_eager", scope=scope)
+    assert torch.equal(model(given), plain(given))
+
+
+def test_a_model_around_a_compiled_one_has_its_own_rules() -> None:
+    inner = stack(Block, 3)
+    outer = nn.Sequential(nn.Linear(WIDTH, WIDTH).double(), inner)
+    compile_with_memopt(inner, full("0"), backend="aot_eager", scope="layer")
+    compile_with_memopt(outer, full("1-2"), backend="aot_eager", scope="layer", layers="1.layers")
+    outer(x(2, 6)).sum().backward()
+    assert {row.layer for row in explain(outer).values if row.rule == "recompute.full_recompute_layer"} == {1, 2}
+
+
+def test_reloads_that_nobody_asks_for_are_freed_without_a_collector() -> None:
+    from memopt.runtime.calls import Call, Pass
+    from memopt.runtime.engine import Reload
+
+    model = stack(Block, 4)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope="layer")
+    inner: list[torch.Tensor] = []
+    model.layers[2].register_forward_hook(lambda _module, _args, out: inner.append(out))
+
+    def alive() -> int:
+        return sum(isinstance(o, Reload | Pass | Call) for o in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        counts = []
+        for _ in range(6):
+            out = model(x(2, 6))
+            torch.autograd.grad(out.sum(), inner.pop())  # the reloads of layer 2 begin, and are never used
+            del out
+            swap_counters()
+            counts.append(alive())
+    finally:
+        gc.enable()
+    assert counts[5] <= counts[1]
+
+
+def test_explain_of_layers_called_by_themselves_tells_the_latest_pass() -> None:
+    model = stack(Block, 3)
+    compile_with_memopt(model, full("0"), backend="aot_eager", scope="layer")
+
+    def by_hand(batch: int) -> Any:
+        h = x(batch, 6)
+        for layer in model.layers:
+            h = layer(h)
+        h.sum().backward()
+        return explain(model).totals
+
+    first = by_hand(2)
+    by_hand(3)
+    assert by_hand(2) == first
+
+
+class Crossing(nn.Module):
+    """Every layer is given the same memory first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(CrossLayer() for _ in range(4))
+        self.into = nn.Linear(WIDTH, WIDTH)
+        self.double()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        memory = self.into(h)
+        for layer in self.layers:
+            h = layer(memory, h)
+        return h
+
+
+class CrossLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, memory: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return h.sin() + self.fc(memory).cos()
+
+
+def test_what_all_layers_are_given_stays_and_counts_once() -> None:
+    trained = check(Crossing(), [x()], SWAP, "aot_eager", scope="layer", exact=False)
+    given = [row for row in trained.explanation.values if row.op == "input"]
+    assert [(row.layer, row.action, bool(row.bytes)) for row in given] == [(n, "save", n == 0) for n in range(4)]
+
+
+def test_what_the_layer_before_saves_too_stays_and_counts_once() -> None:
+    trained = check(
+        stack(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), 4), [x()], SWAP, "aot_eager", scope="layer", warns=None
+    )
+    whole = check(stack(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), 4), [x()], SWAP, "aot_eager", warns=None)
+    assert trained.explanation.swapped == 0
+    assert trained.explanation.saved_before == whole.explanation.saved_before + 4 * WIDTH * 8  # the model's input
+
+
+@dataclass
+class Context:
+    value: torch.Tensor
+    back: Any = None
+
+
+class WithContext(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Mlp()
+
+    def forward(self, h: torch.Tensor, context: Context) -> Context:
+        made = Context(h + self.inner(context.value))
+        made.back = made
+        return made
+
+
+class OfContexts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(WithContext() for _ in range(4))
+        self.double()
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            context = Context(h)
+            context.back = context
+            h = layer(h, context).value
+        return h
+
+
+def test_dataclasses_that_lead_back_to_themselves() -> None:
+    check(OfContexts(), [x()], SWAP, "aot_eager", scope="layer", warns=None)
+
+
+def test_threads_do_not_mix_up_layers() -> None:
+    model = stack(Block, 6)
+    compile_with_memopt(model, full("0-2"), backend="aot_eager", scope="layer")
+    gate = threading.Barrier(3)
+
+    def run() -> None:
+        gate.wait()
+        for _ in range(3):
+            model(x(2, 6)).sum().backward()
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seen in model.forward.session.captures:
+        assert set(seen.served) <= {0, 1, 2} or set(seen.served) <= {3, 4, 5}
+    assert model.forward.session.place is None
+
+
+def test_a_model_without_layers_is_refused() -> None:
+    with pytest.raises(LayersError):
+        compile_with_memopt(nn.Linear(WIDTH, WIDTH), {}, backend="aot_eager", scope="layer")
+
+
+def test_a_layer_that_is_replaced_is_told_in_the_end() -> None:
+    model = stack(lambda: Residual(Mlp()), 3)
+    compile_with_memopt(model, full("0-2"), backend="aot_eager", scope="layer")
+    model(x()).sum().backward()
+    model.layers[1] = Residual(Mlp()).double()
+    said = memopt_warnings(lambda: [model(x()).sum().backward() for _ in range(25)])
+    assert len(said) == 1
+    assert said[0].startswith("layer 1 (layers.1): the model did not call them")
+
+
+def test_exclude_op_is_judged_when_every_ruled_layer_has_run() -> None:
+    model = stack(Block, 4)
+    compile_with_memopt(model, full("2-3", exclude_op=["MatMul"]), backend="aot_eager", scope="layer", strict=True)
+    h = x(2, 6)
+    for layer in model.layers:
+        h = layer(h)
+    h.sum().backward()
+    assert {row.layer for row in explain(model).values if "exclude_op" in row.rule} == {2, 3}
+
+
+@pytest.mark.parametrize("scope", ["model", "layer"])
+def test_values_of_another_type_than_torch_tells(scope: str) -> None:
+    """Fake kernels tell bfloat16 for what a layer norm returns under autocast, and real ones make float32."""
+    model = stack(Block, 4).float()
+    plain = copy.deepcopy(model)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope=scope)
+    for m in (model, plain):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = m(x(2, 6).float())
+        out.float().square().mean().backward()
+    wanted = [p.grad for p in plain.parameters()]
+    largest = max(float(g.abs().max()) for g in wanted)
+    assert all(float((a.grad - b).abs().max()) <= 2e-2 * largest for a, b in zip(model.parameters(), wanted, strict=True))
+
+
+@pytest.mark.parametrize("scope", ["model", "layer"])
+def test_an_empty_batch_with_dropout(scope: str) -> None:
+    model = stack(lambda: Residual(Mlp(dropout=0.1)), 4)
+    compile_with_memopt(model, SWAP, backend="aot_eager", scope=scope)
+    model(x(0)).sum().backward()
