@@ -77,14 +77,15 @@ class Capture:
     operators: Counter[int | None] = field(default_factory=Counter)
     served: dict[int, int] = field(default_factory=dict)
 
-    def serve(self, layer: int, call: int, *, repeated: bool) -> bool:
+    def serve(self, layer: int, call: int, *, repeated: bool | None) -> bool:
         """Record that the graph of a layer runs for this one; whether it had not before.
 
-        ``repeated``: what the layer was given is saved by another layer too.
+        ``repeated``: what the layer was given is saved by another layer too; None leaves that as it was.
         """
         is_new = layer not in self.served
         self.served[layer] = call
-        (self.repeated.add if repeated else self.repeated.discard)(layer)
+        if repeated is not None:
+            (self.repeated.add if repeated else self.repeated.discard)(layer)
         return is_new
 
     def met_in(self) -> Iterator[tuple[str, int]]:

@@ -66,6 +66,7 @@ class LayeredForward:
         self.layers.told.update(("shared", index) for index in self.shared)
         self._groups: dict[Hashable, Group] = {}
         self._group_of: dict[tuple[int, bool], Group] = {}
+        self._moves: dict[int, bool] = {}
         self._broken: set[Group] = set()
         self._swapping = {layer.index for layer in settings.plan.layers if layer.prefetch_at is not None}
         functools.update_wrapper(self, original or types.MethodType(type(model).forward, model), updated=())
@@ -90,14 +91,18 @@ class LayeredForward:
         session.refuse()
         alone = None if self.calls.is_in_pass else (session.news, torch_bridge.watch_breaks())
         with self.calls.call(index) as call:
-            session.calls += call.is_first
+            # A checkpoint of the model's own runs layers again in the backward: that is no new pass.
+            again = torch_bridge.is_in_backward()
+            session.calls += call.is_first and not again
             first = first_differentiable(args, kwargs) if torch.is_grad_enabled() else None
             fresh, repeated = call.given(first) if first is not None else (False, False)
-            moves = fresh and index in self._swapping
+            if first is not None:
+                self._moves.setdefault(index, fresh and index in self._swapping)
+            moves = self._moves.get(index, False)
             group = self._group(index, layer, original, moves=moves)
             noted = torch_bridge.count_breaks()
             given = args if original is None else (original, *args)
-            place = Place(index, layer, group.first, moves, repeated)
+            place = Place(index, layer, group.first, moves, None if again else repeated)
             with session.at(place) as ran, causes_raised(), torch_bridge.recompilations(self._most_variants()):
                 result = group.forward(layer, *given, **kwargs)
         if torch_bridge.count_breaks() != noted:

@@ -25,8 +25,8 @@ class MatchRecord:
     effective: frozenset[str]
     ineffective: Mapping[str, str]
     warnings: tuple[str, ...]
-    steps: tuple[Step, ...]
-    keeps_result: bool
+    steps: tuple[Step, ...] = ()
+    keeps_result: bool = False
 
 
 def write(key: str, matched: Matched, steps: tuple[Step, ...], keeps_result: bool) -> None:

@@ -37,14 +37,14 @@ class Place:
         module: the layer.
         stands_for: the number by which graphs and cache keys name it: that of the first layer of its group.
         moves: what it was given may be swapped with it.
-        repeated: what it was given is saved by another layer too.
+        repeated: what it was given is saved by another layer too; None where that is not to be judged.
     """
 
     layer: int
     module: nn.Module
     stands_for: int
     moves: bool = False
-    repeated: bool = False
+    repeated: bool | None = None
 
 
 class PolicyNotApplied(RuntimeError):

@@ -414,6 +414,11 @@ def recompilations(most: int) -> Iterator[None]:
 _before: list[int] = []
 
 
+def is_in_backward() -> bool:
+    """Whether this thread runs a backward: what it calls is run again, as by a checkpoint."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def first_parameter_input(gm: GraphModule) -> tuple[int, str] | None:
     """The place among a captured graph's inputs of a parameter of a module, and where torch found it."""
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):

@@ -27,6 +27,7 @@ from .settings import Settings
 _LIBRARY: Any = torch.library.Library("memopt", "FRAGMENT")  # type: ignore[no-untyped-call]
 _EXACT_STRIDES = tuple(tag for tag in (getattr(torch.Tag, "needs_exact_strides", None),) if tag is not None)
 _META = torch.device("meta")
+_AUTOCAST = {torch.float32, torch.bfloat16, torch.float16}
 
 
 def offload(
@@ -117,7 +118,7 @@ def wait(
     layout = stored.parcel.layout
     agrees = layout.agrees(size, stride, dtype)
     # Where torch's fake kernel tells another type than the real one makes, what comes next gets what it would get without swap.
-    is_other_type = layout.size == size and layout.dtype != dtype
+    is_other_type = layout.size == size and layout.dtype != dtype and (0 in size or {layout.dtype, dtype} <= _AUTOCAST)
     if not (agrees or is_other_type or layout.converts_to(size, stride, dtype)) or not _same(stored.device, device):
         raise SwapError(
             f"swap of {stored.parcel.name!r}: stored with size {layout.size}, stride {layout.stride}, {layout.dtype} on "

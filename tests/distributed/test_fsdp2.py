@@ -13,9 +13,9 @@ def test_recompute_and_swap_before_and_after_sharding() -> None:
     one, other = found.values()
     assert (one.before, one.after, one.swapped) == (other.before, other.after, other.swapped)
     per_layer = one.before // 4
-    # Layers 0 and 1 keep what they are given, layer 2 is away, layer 3 saves all.
-    assert one.swapped == per_layer
-    assert one.after == 2 * BORDER + per_layer
+    # Layers 0 to 2 keep what they are given (FSDP2's hooks hand it on, so others may hold it), the rest of layer 2 is away.
+    assert one.swapped == per_layer - BORDER
+    assert one.after == 3 * BORDER + per_layer
     assert one.difference < 1e-5
 
 
