@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 import torch.distributed as dist
 from memopt.compiler import rendezvous, torch_bridge
 
-Act = Callable[[], str | None]
+_here = threading.local()
 
 
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> dist.Store:
-    here = threading.local()
-    monkeypatch.setattr(torch_bridge, "own_rank", lambda: here.rank)
-    store = dist.HashStore()
-    store.here = here  # type: ignore[attr-defined]
-    return store
+    monkeypatch.setattr(torch_bridge, "own_rank", lambda: _here.rank)
+    return dist.HashStore()
 
 
 def differing(said: Mapping[int, str]) -> str | None:
@@ -34,7 +31,7 @@ def ranks_meet(
     told: dict[int, str | None] = {}
 
     def come(rank: int) -> None:
-        board.here.rank = rank  # type: ignore[attr-defined]
+        _here.rank = rank
         time.sleep((late or {}).get(rank, 0.0))
         told[rank] = rendezvous.meet(board, ranks, says[rank], differing, timeout)
 
