@@ -72,8 +72,10 @@ class _Member(_Party):
     def meet(self, said: str, timeout: float) -> str | None:
         self.come(said, ack=False)
         deadline = time.monotonic() + timeout
-        is_ready = False
-        while time.monotonic() < deadline:
+        is_ready = is_patient = False
+        while time.monotonic() < deadline or (not is_patient and self.note(f"here/{self.ranks[0]}") is not None):
+            if time.monotonic() >= deadline:  # the leader waits for others still: it knows who is missing
+                is_patient, deadline = True, time.monotonic() + timeout
             word = self.note(f"word/{self.own}")
             if word is not None and word["token"] == self.token:
                 if word["word"] == "no":
@@ -94,6 +96,7 @@ class _Leader(_Party):
         self.judge = judge
 
     def meet(self, said: str, timeout: float) -> str | None:
+        self.come(said, ack=True)
         deadline = time.monotonic() + timeout
         here: dict[int, dict[str, Any]] = {}
         reason: str | None = None
