@@ -23,6 +23,9 @@ from torch._dynamo.utils import counters
 from harness import operators, train_step
 from memopt import MemoptWarning, compile_with_memopt, explain
 from numeric_models import Mlp, Residual, stack, x
+if sys.argv[4]:
+    from memopt.compiler import cache_key
+    cache_key.source_digest = lambda: sys.argv[4]
 model = stack(lambda: Residual(Mlp()), int(sys.argv[3]))
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -47,7 +50,7 @@ print("RESULT" + json.dumps({{
 """
 
 
-def run(config: dict[str, Any], cache: Path, scope: str = "model", layers: int = 2) -> dict[str, Any]:
+def run(config: dict[str, Any], cache: Path, scope: str = "model", layers: int = 2, source: str = "") -> dict[str, Any]:
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
@@ -56,7 +59,7 @@ def run(config: dict[str, Any], cache: Path, scope: str = "model", layers: int =
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(here=str(HERE)), json.dumps(config), scope, str(layers)],
+        [sys.executable, "-c", PROGRAM.format(here=str(HERE)), json.dumps(config), scope, str(layers), source],
         capture_output=True,
         text=True,
         env=environment,
@@ -104,3 +107,12 @@ def test_layers_compiled_by_themselves_hit_too(tmp_path: Path) -> None:
     assert [total[0] for total in warm["totals"]] == [0, 1, 2, 3]
     assert warm["said"] == cold["said"] == []
     assert warm["gradient"] == cold["gradient"] == pytest.approx(edited["gradient"], rel=1e-12)
+
+
+@pytest.mark.inductor
+def test_other_source_never_gets_an_old_graph(tmp_path: Path) -> None:
+    """As after an upgrade of memopt, or an edit of a pass: the digest of version and source is another."""
+    config = select({"inner": [0]})
+    first, edited = run(config, tmp_path), run(config, tmp_path, source="edited")
+    assert [result["hit"] for result in (first, edited)] == [0, 0]
+    assert edited["rewrote"]
