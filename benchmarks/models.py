@@ -39,6 +39,8 @@ peak of a step falls.
 With `scope="layer"`, as with every graph break, what several layers give back to one value (the encoder's states in T5) is
 added up layer by layer, which may round otherwise than eager; and a parameter of a layer of which only a part reaches the loss
 can get zeros where eager leaves None.
+
+Models of torchvision and timm are left out: torchvision does not load beside this build of torch, and timm stands on it.
 """
 STEPS, SCOPES = 3, ("layer", "model")
 BACKENDS = {"aot_eager": ("full", "select", "swap"), "inductor": ("full",)}
