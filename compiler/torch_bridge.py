@@ -397,9 +397,9 @@ def recompilations(most: int) -> Iterator[None]:
     with _limits_lock:  # other threads may be within too: the last one out restores
         if not _raised:
             _before[:] = [getattr(dynamo_config, name) for name in names]
-            for name, limit in zip(names, _before, strict=True):
-                if limit < most:
-                    setattr(dynamo_config, name, most)
+        for name in names:
+            if getattr(dynamo_config, name) < most:
+                setattr(dynamo_config, name, most)
         _raised.append(most)
     try:
         yield

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from harness import BACKENDS, check, full, memopt_warnings, operators, select, train_step
+from memopt.compiler import torch_bridge
 from numeric_models import WIDTH, Block, Mlp, Residual, Stack, stack, x
 from torch import nn
 
@@ -699,3 +700,15 @@ def test_an_empty_batch_with_dropout(scope: str) -> None:
     model = stack(lambda: Residual(Mlp(dropout=0.1)), 4)
     compile_with_memopt(model, SWAP, backend="aot_eager", scope=scope)
     model(x(0)).sum().backward()
+
+
+def test_limits_of_recompilation_rise_within_each_other_and_come_back() -> None:
+    import torch._dynamo.config as dynamo_config
+
+    before = dynamo_config.recompile_limit
+    with torch_bridge.recompilations(before + 1):
+        with torch_bridge.recompilations(before + 50):
+            assert dynamo_config.recompile_limit == before + 50
+        with torch_bridge.recompilations(1):
+            assert dynamo_config.recompile_limit >= before + 1
+    assert dynamo_config.recompile_limit == before
