@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import time
 import weakref
 from collections.abc import Callable
 from unittest import mock
@@ -20,6 +21,7 @@ import torch
 from measure import peak_bytes, set_threads, step_seconds
 from memopt.compiler import pipeline
 from memopt.runtime.engine import Engine, Reload, Stored
+from memopt.runtime.stores.disk import DiskArena
 from report import write_section
 from rounds import Results, command_line, median_of, ratio_of, rounds_of
 from torch import nn
@@ -31,6 +33,9 @@ WARMUP, STEPS = 3, 9
 PLAIN, OFF, SWAP, AT_USE = "torch.compile", "memopt, swap off", "memopt, swap", "memopt, swap, fetched at first use"
 LARGE = ", batch 16"
 """At the end of the name of a row whose activations weigh four times as much against the gradients of parameters."""
+SLOW = ", reads at 1 GB/s"
+"""At the end of the name of a row whose reads take as long as from a disk: the system's cache answers them at once."""
+BYTES_PER_SECOND = 1e9
 
 
 def rows(layers: int) -> dict[str, Callable[[GPT], nn.Module]]:
@@ -42,6 +47,7 @@ def rows(layers: int) -> dict[str, Callable[[GPT], nn.Module]]:
         SWAP: lambda model: compile_with_memopt(model, {"swap": swap}),
         AT_USE: lambda model: compile_with_memopt(model, {"swap": swap}),
     }
+    table |= {SWAP + SLOW: table[SWAP], AT_USE + SLOW: table[AT_USE]}
     for ahead in range(2, 4):
         config = {"swap": {**swap, "default_prefetch": ahead, "layer_swap": [{"layers": [f"0-{layers - 1 - ahead}"]}]}}
         table[f"memopt, swap, default_prefetch: {ahead}"] = functools.partial(compile_with_memopt, cfg=config)
@@ -64,10 +70,12 @@ def measure(row: str, layers: int) -> dict[str, float]:
         run(symbols, targets).backward()
 
     # Compile caches know the configuration, and not what is done to it here.
-    torch.compiler.config.force_disable_caches = row == AT_USE
+    torch.compiler.config.force_disable_caches = row.startswith(AT_USE)
     plan_journeys = pipeline.plan_journeys
     at_use = mock.patch.object(pipeline, "plan_journeys", lambda pair, moves, _ahead: plan_journeys(pair, moves, 0))
-    with at_use if row == AT_USE else contextlib.nullcontext():
+    if row.endswith(SLOW):
+        DiskArena.read = slow(DiskArena.read)  # type: ignore[method-assign]
+    with at_use if row.startswith(AT_USE) else contextlib.nullcontext():
         for _ in range(1 + WARMUP):
             step()
     before = swap_counters()
@@ -89,6 +97,17 @@ def measure(row: str, layers: int) -> dict[str, float]:
         totals = explain(model).totals
         result["saved_before"] = sum(t.saved_before for t in totals if t.layer is not None and t.layer <= layers - 2)
     return result
+
+
+def slow(read: Callable[[DiskArena, int, memoryview], None]) -> Callable[[DiskArena, int, memoryview], None]:
+    """A read that takes as long as a disk of ``BYTES_PER_SECOND`` takes; meanwhile the thread sleeps."""
+
+    def slowly(arena: DiskArena, offset: int, memory: memoryview) -> None:
+        begin = time.perf_counter()
+        read(arena, offset, memory)
+        time.sleep(max(memory.nbytes / BYTES_PER_SECOND - (time.perf_counter() - begin), 0))
+
+    return slowly
 
 
 def live_layers(model: nn.Module, step: Callable[[], object]) -> int:
@@ -157,8 +176,9 @@ def table_of(results: Results) -> list[str]:
         lines.append(
             f"| fall of the peak / {saves}: {ours} | {fall / median_of(results[ours], 'saved_before'):.3f} | {wanted} |"
         )
-    ratio = ratio_of(results[SWAP], results[AT_USE], "step_s")
-    lines.append(f"| step time, fetched ahead / fetched at first use | {ratio:.3f} | < 1 |")
+    for speed, wanted in ((SLOW, "< 1"), ("", "")):
+        ratio = ratio_of(results[SWAP + speed], results[AT_USE + speed], "step_s")
+        lines.append(f"| step time, fetched ahead / fetched at first use{speed} | {ratio:.3f} | {wanted} |")
     live = median_of(results[SWAP], "live_layers")
     lines.append(f"| layers whose reloaded values are alive at a time, default_prefetch: 1 | {live:.0f} | <= 2 |")
     lines.append(f"| fetches late a step, default_prefetch: 1 | {median_of(results[SWAP], 'late'):.1f} | 0 |")

@@ -500,6 +500,11 @@ def inductor_option_names() -> frozenset[str]:
     return frozenset(inductor_config.get_config_copy())
 
 
+def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Ask torch to capture a dimension as a size that may vary; it may find that the model fixes it."""
+    torch._dynamo.maybe_mark_dynamic(tensor, dim)
+
+
 def check_device(device: str) -> None:
     """Refuse a device that tensors cannot stand for here: torch would end the process instead of raising."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -514,6 +519,12 @@ def fake_tensors(device: str) -> Iterator[Callable[[torch.Tensor], torch.Tensor]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
+        made = plain(tensor)
+        if made is not tensor:
+            vars(made).update({name: marks for name, marks in vars(tensor).items() if name.startswith("_dynamo_")})
+        return made
+
+    def plain(tensor: torch.Tensor) -> torch.Tensor:
         if is_fake(tensor) and tensor.device.type != "meta":
             return tensor
         if tensor.device.type != "meta":

@@ -6,7 +6,9 @@ from .compiler.compile import compile_with_memopt, explain, trace
 from .compiler.config.load import MemoptConfig, load_config
 from .compiler.errors import ConfigError, LayersError, MemoptWarning
 from .compiler.explain.collectives import CollectiveRow
-from .compiler.explain.explanation import Explanation, GraphExplanation, LayerTotal, ValueRow
+from .compiler.explain.explanation import Explanation, GraphExplanation
+from .compiler.explain.totals import LayerTotal
+from .compiler.explain.values import ValueRow
 from .compiler.plan.resolve import resolve
 from .compiler.session import PolicyNotApplied
 from .passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind

@@ -129,10 +129,19 @@ class JointGraph:
             return self._by_chain.get(scope.chain) if scope is not None else None
         return self._origins.get(node.meta.get("seq_nr"))
 
+    def scope_of(self, node: Node) -> Scope | None:
+        """Where a node comes from; for a node of the backward, that of the operator it is the backward of."""
+        origin = self.origin_of(node) if node in self.backward else node
+        return self.scopes.get(origin) if origin is not None else None
+
+    def layer_of(self, node: Node) -> int | None:
+        """The layer a node belongs to, in the forward or in the backward; None outside the layers."""
+        scope = self.scope_of(node)
+        return scope.layer if scope is not None else None
+
     def call_of(self, node: Node) -> Call | None:
         """The call of a layer that the node is part of, in the forward or in the backward; None outside the layers."""
-        origin = self.origin_of(node) if node in self.backward else node
-        scope = self.scopes.get(origin) if origin is not None else None
+        scope = self.scope_of(node)
         if scope is None or scope.layer is None:
             return None
         return scope.layer, scope.chain[0][1] if scope.chain else ""

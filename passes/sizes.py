@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+
+Known = Callable[[int | torch.SymInt], int | None]
+"""What tells a size, as in the captured call or as somebody asks about; None where only a run can tell."""
 
 
 def size_hint(size: int | torch.SymInt) -> int | None:
@@ -13,14 +18,14 @@ def size_hint(size: int | torch.SymInt) -> int | None:
     return int(node.hint) if node.has_hint() else None
 
 
-def nbytes(value: torch.Tensor) -> int | None:
+def nbytes(value: torch.Tensor, known: Known = size_hint) -> int | None:
     """The bytes of a tensor's distinct elements; None where a size is known only at run time.
 
     An expanded dimension (stride 0) has one element. A dynamic size counts as in the call that was captured.
     """
     total = value.element_size()
     for size, stride in zip(value.shape, value.stride(), strict=True):
-        hint = size_hint(size)
+        hint = known(size)
         if hint is None:
             return None
         total *= min(hint, 1) if isinstance(stride, int) and stride == 0 else hint

@@ -12,7 +12,9 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from .collectives import CollectiveRow
-    from .explanation import Explanation, LayerTotal, ValueRow
+    from .explanation import Explanation
+    from .totals import LayerTotal
+    from .values import ValueRow
 
 _WIDE = 160
 """Consoles of so many characters have room for the names of operators and rules in one piece."""

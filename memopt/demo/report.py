@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.console import Console, Group
 from rich.table import Table
 
-from ..compiler.explain.explanation import Explanation, ValueRow
+from ..compiler.explain.explanation import Explanation
+from ..compiler.explain.values import ValueRow
 from ..compiler.explain.table import human_bytes, layer_ranges
 from .train import Run, gradient_difference
 

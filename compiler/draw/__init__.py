@@ -1,0 +1,1 @@
+"""Graphs to look at: as text, as DOT, as SVG, each value coloured by what was decided about it."""

@@ -1,0 +1,1 @@
+"""What a step will take, found from the rewritten graphs before anything runs."""

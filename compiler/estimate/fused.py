@@ -1,0 +1,200 @@
+"""What a backend runs that fuses elementwise operators and reductions into kernels, as inductor does.
+
+    mm -> add -> gelu -> mul -> mm        mm | add gelu mul | mm      between the kernels only `mul` is in memory
+
+A model of it, not the thing itself: a value is written if something reads it that is not fused, or a kernel other than its
+own; elsewhere it is computed where it is read, which keeps what it is computed from alive until then.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Graph, Node
+
+from ...passes.operators import is_symbolic, target_names, viewed
+from ...passes.swap.targets import OFFLOAD, WAIT
+from .kernels import Kernel
+from .storages import Storages
+
+_FUSED = frozenset({torch.Tag.pointwise, torch.Tag.reduction})
+_FUSED_TOO = frozenset(
+    {"embedding", "index", "gather", "full", "full_like", "arange", "iota", "clone", "_to_copy", "convert_element_type"}
+    | {"var_mean", "constant_pad_nd", "scalar_tensor", "inductor_random", "inductor_lookup_seed", "cat", "empty", "rand"}
+    | {"slice_scatter", "select_scatter", "rev", "flip", "copy", "copy_", "zeros", "zeros_like", "ones", "_assert_async"}
+)
+# Inductor computes these once, where more than one operator reads them.
+_COSTLY = frozenset({"exp", "sigmoid"})
+_MOST_READS = 4
+
+
+def fused(graph: Graph, storages: Storages, kept: frozenset[str], *, in_place: bool = True) -> Iterator[Kernel]:
+    """The kernels of a graph in an order they can run in. ``kept`` outlives the graph.
+
+    ``in_place``: a kernel may write its result over an input of the same size that nothing else reads.
+    """
+    return _Fusion(graph, storages, kept).kernels(in_place=in_place)
+
+
+def is_fused(node: Node) -> bool:
+    """Whether a fusing backend makes the operator a part of a kernel."""
+    if not _FUSED.isdisjoint(getattr(node.target, "tags", ())):
+        return True
+    return not _FUSED_TOO.isdisjoint(target_names(node)[:1])
+
+
+Time = tuple[int, int]
+"""When a kernel can run at the earliest: after the node at this place in the graph, and after so many kernels behind it."""
+
+
+@dataclass(eq=False)
+class _Group:
+    """Operators in one kernel.
+
+    Attributes:
+        space: over how many elements it runs.
+        time: when it can run at the earliest.
+        wanted: when something else first reads what it makes: it must run before.
+    """
+
+    space: int
+    time: Time
+    nodes: list[Node] = field(default_factory=list)
+    reads: set[str] = field(default_factory=set)
+    wanted: Time = (sys.maxsize, 0)
+
+
+class _Fusion:
+    def __init__(self, graph: Graph, storages: Storages, kept: frozenset[str]) -> None:
+        self.graph, self.storages, self.kept = graph, storages, kept
+        self.position = {n: i for i, n in enumerate(graph.nodes)}
+        self.maker = {s: n for n, made in storages.made.items() for s in made}
+        self.reads: dict[Node, frozenset[str]] = {}
+        self.written: set[Node] = set()
+        self._find_written()
+
+    def _find_written(self) -> None:
+        """Which operators write what they make; what each reads is resolved to what is written."""
+        for node in self.graph.nodes:
+            if node.op != "call_function" or is_symbolic(node):
+                continue
+            if node.target is operator.getitem or viewed(node) is not None:
+                continue
+            reads = self._sources(node)
+            self.reads[node] = reads
+            if self._is_written(node, reads):
+                self.written.add(node)
+
+    def _sources(self, node: Node) -> frozenset[str]:
+        found: set[str] = set()
+        for given in node.all_input_nodes:
+            storage = self.storages.of.get(given)
+            if storage is None:
+                continue
+            maker = self.maker.get(storage)
+            if maker is None or maker in self.written:
+                found.add(storage)
+            else:
+                found |= self.reads.get(maker, frozenset())
+        return frozenset(found)
+
+    def _is_written(self, node: Node, reads: frozenset[str]) -> bool:
+        made = self.storages.made.get(node, ())
+        if not made or not is_fused(node) or torch.Tag.reduction in getattr(node.target, "tags", ()) or len(made) > 1:
+            return True
+        if self.kept.intersection(made):
+            return True
+        users = list(self._users(node))
+        if any(not is_fused(user) for user in users):
+            return True
+        if len(users) > 1 and (len(reads) > _MOST_READS or not _COSTLY.isdisjoint(target_names(node)[:1])):
+            return True
+        return len(reads) > 2 * _MOST_READS
+
+    def _users(self, node: Node) -> Iterator[Node]:
+        """What reads the value, through views of it."""
+        pending, seen = [node], {node}
+        for value in pending:
+            for user in value.users:
+                if user in seen or user.op == "output":
+                    continue
+                seen.add(user)
+                if user.target is operator.getitem or (viewed(user) is value and user.target is not WAIT):
+                    pending.append(user)
+                else:
+                    yield user
+
+    def kernels(self, *, in_place: bool) -> Iterator[Kernel]:
+        groups = self._groups()
+        readers: dict[str, set[_Group]] = {}
+        for group in groups:
+            for storage in group.reads:
+                readers.setdefault(storage, set()).add(group)
+        inside = {s for group in groups for s in self._makes(group) if readers.get(s) == {group} and s not in self.kept}
+        groups.sort(key=lambda group: group.time)
+        last = {s: group for group in groups for s in (*self._makes(group), *group.reads)}
+        frees: dict[_Group, list[str]] = {}
+        for storage, group in last.items():
+            if storage not in self.kept and storage not in inside:
+                frees.setdefault(group, []).append(storage)
+        for group in groups:
+            makes = [s for s in self._makes(group) if s not in inside]
+            reads = tuple(s for s in group.reads if s not in inside)
+            free = frees.get(group, [])
+            over = self._written_over(group, makes, free) if in_place else 0
+            yield Kernel(group.nodes[-1], reads, tuple(makes), tuple(free), -over)
+
+    def _written_over(self, group: _Group, makes: list[str], free: list[str]) -> int:
+        """The bytes of results that lie where inputs of the same size lay, which nothing reads any more."""
+        if not is_fused(group.nodes[-1]):
+            return 0
+        ended = Counter(self.storages.size[s] for s in free if s not in makes)
+        new = Counter(self.storages.size[s] for s in makes)
+        return sum((ended & new).elements())
+
+    def _makes(self, group: _Group) -> list[str]:
+        return [s for node in group.nodes for s in self.storages.made.get(node, ())]
+
+    def _groups(self) -> list[_Group]:
+        groups: list[_Group] = []
+        of: dict[str, _Group] = {}
+        for node in self.graph.nodes:
+            if node not in self.reads or (node not in self.written and node.target is not OFFLOAD):
+                continue
+            reads = self.reads[node]
+            before = {of[s] for s in reads if s in of}
+            group = self._joinable(node, before)
+            if group is None:
+                group = _Group(self._space(node), (self.position[node], 0))
+                groups.append(group)
+            for other in before - {group}:
+                group.time = max(group.time, _behind(other))
+                other.wanted = min(other.wanted, group.time)
+            group.nodes.append(node)
+            group.reads |= reads
+            of |= dict.fromkeys(self.storages.made.get(node, ()), group)
+        return groups
+
+    def _joinable(self, node: Node, before: set[_Group]) -> _Group | None:
+        """The latest kernel that an operator can be a part of: what else it reads is there before the kernel must run."""
+        if not is_fused(node):
+            return None
+        for group in sorted(before, key=lambda g: g.time, reverse=True):
+            fits = group.space == self._space(node) and is_fused(group.nodes[-1])
+            if fits and all(_behind(other) < group.wanted for other in before - {group}):
+                return group
+        return None
+
+    def _space(self, node: Node) -> int:
+        """Over how many elements an operator runs."""
+        reduces = torch.Tag.reduction in getattr(node.target, "tags", ()) or len(self.storages.made.get(node, ())) > 1
+        return max(self.storages.elements(i) for i in (node, *(node.all_input_nodes if reduces else ())))
+
+
+def _behind(group: _Group) -> Time:
+    return group.time[0], group.time[1] + 1

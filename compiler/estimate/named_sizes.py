@@ -1,0 +1,164 @@
+"""Sizes that have names: ``batch`` and ``seq`` are dimensions of the inputs, and everything else follows from them.
+
+ids: [4, 256]     batch -> 4, seq -> 256     marked dynamic: s0, s1      bytes: 1024*s0*s1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._pytree import tree_map_only
+
+from .. import torch_bridge
+from ..explain.explanation import Explanation
+
+Place = tuple[int | str, int]
+"""An argument, by position or name, and a dimension of it."""
+
+Dims = Mapping[str, Sequence[Place]]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class SizesError(ValueError):
+    """Named sizes cannot be had of these inputs; the message says why, and what to do."""
+
+
+def usual_dims(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, list[Place]]:
+    """``batch``: the first dimension of the tensors, as of the first one; ``seq``: the second of those of integers."""
+    tensors = {k: v for k, v in (*enumerate(args), *kwargs.items()) if isinstance(v, torch.Tensor) and v.dim() > 0}
+    if not tensors:
+        return {}
+    count = next(iter(tensors.values())).shape[0]
+    dims: dict[str, list[Place]] = {"batch": [(k, 0) for k, t in tensors.items() if t.shape[0] == count]}
+    texts = {k: t for k, t in tensors.items() if t.dim() > 1 and not (t.is_floating_point() or t.is_complex())}
+    if texts:
+        length = next(iter(texts.values())).shape[1]
+        dims["seq"] = [(k, 1) for k, t in texts.items() if t.shape[1] == length]
+    return dims
+
+
+@dataclass(frozen=True)
+class NamedSizes:
+    """The named dimensions of a call.
+
+    Attributes:
+        dims: name -> where it stands.
+        given: name -> its size in the call.
+    """
+
+    dims: Dims
+    given: Mapping[str, int]
+
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], dims: Dims | None) -> NamedSizes:
+        """Look the sizes up.
+
+        Raises:
+            SizesError: a name stands for no dimension, for different sizes, for one that torch does not treat as variable, or
+                for the same as another.
+        """
+        dims = dims if dims is not None else usual_dims(args, kwargs)
+        given = {name: _size_of(name, places, args, kwargs) for name, places in dims.items()}
+        for name, size in given.items():
+            if size < 2:
+                raise SizesError(f"{name}: found the size {size} in the inputs; allowed: 2 or more, so that it can be varied.")
+            twins = [other for other, own in given.items() if own == size and other != name]
+            if twins:
+                raise SizesError(
+                    f"{name}: found {size}, as {twins[0]} has; allowed: inputs in which every named size is another one, "
+                    "so that they can be told apart."
+                )
+        return cls(dims, given)
+
+    def marked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """The call again, with the named dimensions as sizes that may vary. The tensors share memory with those given."""
+        args, kwargs = tree_map_only(torch.Tensor, _again, (tuple(args), dict(kwargs)))
+        for places in self.dims.values():
+            for key, dim in places:
+                torch_bridge.mark_dynamic(_argument(key, args, kwargs), dim)
+        return tuple(args), dict(kwargs)
+
+    def symbols(self, explanation: Explanation) -> dict[sympy.Symbol, str]:
+        """Which symbol in the graphs is which size; those that the model fixed are missing."""
+        by_size = {size: name for name, size in self.given.items()}
+        found = {}
+        for graph in explanation.graphs:
+            for node in graph.joint.graph.find_nodes(op="placeholder"):
+                value = node.meta.get("val")
+                sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+                for size in sizes:
+                    if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol) and size.node.has_hint():
+                        name = by_size.get(int(size.node.hint))
+                        if name is not None:
+                            found[size.node.expr] = name
+        return found
+
+    def checked(self, at: Mapping[str, int], symbols: Mapping[sympy.Symbol, str]) -> dict[str, int]:
+        """All sizes, those in ``at`` as asked for.
+
+        Raises:
+            SizesError: a name is unknown, a size is no count, or the model fixes it.
+        """
+        for name, size in at.items():
+            if name not in self.given:
+                near = get_close_matches(name, self.given, 1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                allowed = ", ".join(self.given) or "none: the inputs have no named dimension"
+                raise SizesError(f"at: found the name {name!r}; allowed: {allowed}.{hint}")
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise SizesError(f"at: found {name}={size!r}; allowed: a whole number from 1.")
+            if name not in symbols.values() and size != self.given[name]:
+                raise SizesError(
+                    f"at: found {name}={size}, but the model fixes it at {self.given[name]} while it is traced; allowed: "
+                    "inputs of that size."
+                )
+        return {**self.given, **at}
+
+
+class SizesAt:
+    """Tells every size, given those that have names."""
+
+    def __init__(self, values: Mapping[sympy.Symbol, int]) -> None:
+        self._values = dict(values)
+        self._found: dict[sympy.Expr, int | None] = {}
+
+    def __call__(self, size: int | torch.SymInt) -> int | None:
+        """The size; None where only a run can tell."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        if expression not in self._found:
+            value = sympy.sympify(expression).subs(self._values)
+            hint = int(size.node.hint) if size.node.has_hint() else None
+            self._found[expression] = int(value) if value.is_Integer else hint
+        return self._found[expression]
+
+
+def _size_of(name: str, places: Sequence[Place], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    sizes = {}
+    for key, dim in places:
+        tensor = _argument(key, args, kwargs)
+        if not isinstance(tensor, torch.Tensor) or isinstance(dim, bool) or not 0 <= dim < tensor.dim():
+            found = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise SizesError(
+                f"dims[{name!r}]: found dimension {dim} of argument {key!r}, which is {found}; allowed: one it has."
+            )
+        sizes[key, dim] = int(tensor.shape[dim])
+    if len(set(sizes.values())) != 1:
+        raise SizesError(f"dims[{name!r}]: found the sizes {sizes or 'of no tensor'}; allowed: tensors that agree in it.")
+    return next(iter(sizes.values()))
+
+
+def _argument(key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if isinstance(key, int):
+        return args[key] if 0 <= key < len(args) else None
+    return kwargs.get(key)
+
+
+def _again(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)

@@ -1,0 +1,74 @@
+"""What is in memory all the time: parameters, buffers, and the optimizer's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from .. import torch_bridge
+
+OptimizerType = Callable[[Iterable[nn.Parameter]], Optimizer] | Optimizer | None
+
+
+def resident(model: nn.Module, optimizer: OptimizerType) -> dict[str, int]:
+    """The bytes of what outlives a step, each storage once.
+
+    Args:
+        model: on any device, also on the meta device.
+        optimizer: an optimizer, whose state is counted as after its first step; or what makes one of parameters, such as
+            ``torch.optim.AdamW``; None for none.
+
+    Raises:
+        ValueError: the optimizer cannot be made or take a step.
+    """
+    parameters = _bytes(model.parameters())
+    found = {"parameters": parameters, "buffers": _bytes(model.buffers())}
+    return found if optimizer is None else {**found, "optimizer": _state_bytes(model, optimizer)}
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes of this process's part of tensors; one that is listed twice counts once."""
+    own = {id(t): t for t in tensors}.values()
+    local = (t.to_local() if hasattr(t, "to_local") else t for t in own)
+    return sum(t.numel() * t.element_size() for t in local)
+
+
+def _state_bytes(model: nn.Module, optimizer: OptimizerType) -> int:
+    """The state after one step, taken on fake tensors by an optimizer of the same kind."""
+    given = [p for p in model.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": given}]
+    make: Any = optimizer
+    if isinstance(optimizer, Optimizer):
+        if optimizer.state:
+            return _bytes(t for t in tree_leaves(list(optimizer.state.values())) if isinstance(t, torch.Tensor))
+        groups, make = optimizer.param_groups, type(optimizer)
+    with torch_bridge.fake_tensors("cpu") as fake:
+        stand_ins: dict[int, nn.Parameter] = {}
+        for parameter in [p for group in groups for p in group["params"]]:
+            own = nn.Parameter(fake(parameter.detach()).detach(), requires_grad=True)
+            own.grad = torch.empty_like(own)
+            stand_ins[id(parameter)] = own
+        try:
+            if make is optimizer:
+                made = make(list(stand_ins.values()))
+            else:
+                own_groups = [{**group, "params": [stand_ins[id(p)] for p in group["params"]]} for group in groups]
+                made = make(own_groups, **_defaults(optimizer))
+            made.step()
+        except Exception as error:
+            raise ValueError(
+                f"optimizer: found {make!r}, which cannot take a step on these parameters ({type(error).__name__}: {error}); "
+                "allowed: an optimizer, or what makes one of parameters, such as torch.optim.AdamW."
+            ) from error
+        state = [t for t in tree_leaves(list(made.state.values())) if isinstance(t, torch.Tensor)]
+        return sum(t.numel() * t.element_size() for t in state)
+
+
+def _defaults(optimizer: OptimizerType) -> Mapping[str, Any]:
+    defaults = getattr(optimizer, "defaults", {})
+    return {"lr": defaults["lr"]} if "lr" in defaults else {}

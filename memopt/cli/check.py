@@ -1,0 +1,52 @@
+"""``memopt check``."""
+
+from __future__ import annotations
+
+import yaml
+from rich.syntax import Syntax
+
+from ..compiler.config.load import MemoptConfig
+from ..compiler.plan.checks import Report, check_no_effect
+from ..compiler.plan.resolve import resolve, unmatched
+from ..compiler.plan.table import plan_table
+from .app import app
+from .options import ConfigPath, LayerPaths, MaybeModelPath, Real, Stages, Strict, build, layers_of, load
+from .outcome import finish, or_exit
+from .printing import stdout
+
+
+@app.command()
+def check(
+    config: ConfigPath,
+    model: MaybeModelPath = None,
+    layers: LayerPaths = None,
+    pipeline_parallel_size: Stages = 1,
+    strict: Strict = False,
+    real: Real = False,
+) -> None:
+    """Validate a configuration; print what it means, and with --model what holds in which layer.
+
+    Whether a pattern names an operator is known only once there is a graph: 'memopt explain' tells. Until then a pattern
+    that names no module is a warning.
+    """
+    parsed = load(config)
+    if model is None:
+        report = Report(parsed)
+        check_no_effect(parsed, report)
+        _print_normal_form(parsed)
+        finish(report.warnings, strict)
+    built = build(model, None, real=real)
+    plan = or_exit(
+        lambda: resolve(built.model, parsed, layers=layers_of(layers), pipeline_parallel_size=pipeline_parallel_size)
+    )
+    stdout().print(plan_table(plan))
+    finish((*plan.warnings, *unmatched(plan)), strict)
+
+
+def _print_normal_form(config: MemoptConfig) -> None:
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120).rstrip()
+    console = stdout()
+    if console.is_terminal:
+        console.print(Syntax(text, "yaml", background_color="default"))
+    else:
+        print(text)
