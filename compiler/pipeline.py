@@ -31,6 +31,7 @@ from ..passes.swap.pair import Pair
 from ..passes.swap.schedule_prefetch import schedule_prefetch
 from ..passes.swap.verify_swap import verify_swap
 from ..passes.tag import tag
+from ..passes.turns import note_turns
 from ..passes.verify import verify
 from . import torch_bridge
 from .clock import Clock
@@ -121,6 +122,7 @@ def rewrite(
         )
     with clock.measure("verify"):
         order_saved(forward, backward, source.num_fwd_outputs)
+        note_turns(decided, backward)
         verify(decided, forward, backward)
     journeys: list[Journey] = []
     if matched.swapped and plan.swap is not None:

@@ -7,6 +7,7 @@ No other file imports ``torch._functorch``, ``torch._inductor``, ``torch._dynamo
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +28,9 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
-from torch._inductor.compile_fx import compile_fx
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -39,6 +41,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ..passes.turns import keep_apart
 from .places import last_place
 
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
@@ -238,7 +241,29 @@ def compile_inductor(
             "inplace_buffers": False,
             "memory_planning": False,
         }
-    return cast(Compiled, compile_fx(gm, inputs, config_patches=patches))
+    return cast(Compiled, compile_fx(gm, inputs, inner_compile=_compile_keeping_apart, config_patches=patches))
+
+
+@functools.wraps(compile_fx_inner)
+def _compile_keeping_apart(*args: Any, **kwargs: Any) -> Any:
+    """Inductor's own compilation of one graph, without kernels that would recompute a layer in the backward of another."""
+    usual = type(V.choices)
+
+    class Choices(usual):  # type: ignore[valid-type,misc]
+        @staticmethod
+        def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, *rest: Any) -> bool:
+            if keep_apart(_operators_of(node1), _operators_of(node2)):
+                return False
+            return bool(usual.can_fuse_horizontal(scheduler, node1, node2, *rest))
+
+    with V.set_choices_handler(Choices()):
+        return compile_fx_inner(*args, **kwargs)
+
+
+def _operators_of(kernel: Any) -> Iterator[Node]:
+    """The operators of the graph that a kernel of inductor's computes."""
+    for part in kernel.get_nodes():
+        yield from getattr(part.node, "origins", ())
 
 
 def uses_cuda_graphs(options: Mapping[str, Any] | None) -> bool:

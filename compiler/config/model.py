@@ -56,15 +56,19 @@ class RecomputeConfig(Section):
     model_config = ConfigDict(json_schema_extra=schema.recompute_conditions)
 
     mode: Mode = "None"
-    """None: nothing is recomputed. full: whole layers. select: modules and operators by pattern, and whole layers."""
+    """What is recomputed. None: nothing. full: the layers of full_recompute_layer, whole. select: the modules and operators
+    that select_module names, and, whole, the layers of full_recompute_layer."""
     full_recompute_layer: OptionalLayers = None
-    """Layers that are recomputed whole, for example [0-3, 8]. Required with mode: full, optional with mode: select."""
+    """Layers that are recomputed whole, for example [0-3, 8]: each keeps what it was given, and nothing that it computes.
+    Required with mode: full, optional with mode: select, without effect with mode: None."""
     select_module: PatternLayers = None
-    """Regular expression over the paths within a layer -> layers. The whole path must match: '.*mlp' matches mlp. A module
-    covers the modules within it. Required with mode: select."""
+    """Regular expression over the paths within a layer -> the layers in which it holds. The whole path must match: '.*mlp'
+    matches mlp. A module covers the modules within it; a path may also name an operator: '.*\\.gelu'. Required with mode:
+    select, without effect otherwise."""
     exclude_op: ExcludeOp = None
-    """Operators whose results are kept inside what is recomputed: a list of parts of names, in any case
-    (["AllGather"]), or a mapping from regular expressions over paths to layers."""
+    """Operators whose results are kept inside what is recomputed: a list of parts of names (["AllGather"]), compared without
+    case, _ and ., which holds in every layer; or a mapping from regular expressions over operator paths to layers. Without
+    effect with mode: None."""
 
     @classmethod
     def _missing(cls, data: Mapping[str, object]) -> list[Finding]:
@@ -87,9 +91,10 @@ class RecomputeCommConfig(Section):
     model_config = ConfigDict(json_schema_extra=schema.recompute_comm_conditions)
 
     enable: Flag = False
-    """Whether communication operators are recomputed; independent of recompute.mode."""
+    """Whether the communication operators that select_module names are recomputed; independent of recompute.mode."""
     select_module: PatternLayers = None
-    """Regular expression over operator paths within a layer ('.*\\.all_gather') -> layers. Required with enable: True."""
+    """Regular expression over operator paths within a layer ('.*\\.all_gather') -> the layers in which it holds. One that names
+    a module has no effect, and a warning says so. Required with enable: True."""
 
     @classmethod
     def _missing(cls, data: Mapping[str, object]) -> list[Finding]:
@@ -105,7 +110,7 @@ class LayerSwap(Section):
     _shape: ClassVar[str] = "an entry such as {layers: [0-3]}"
 
     layers: Layers
-    """Layers whose activations are all swapped."""
+    """Layers that are swapped whole: everything that only their backward reads."""
 
 
 class OpSwap(Section):
@@ -114,46 +119,51 @@ class OpSwap(Section):
     _shape: ClassVar[str] = "an entry such as {op_name: '.*mlp', layers: [0-3]}"
 
     op_name: Pattern
-    """Regular expression over the module and operator paths within a layer."""
+    """Regular expression over the module and operator paths within a layer; the whole path must match."""
     layers: Layers
-    """Layers in which it holds."""
+    """Layers in which op_name holds."""
 
 
 class SwapConfig(Section):
     """Which activations wait for the backward in another memory tier."""
 
     enable: Flag = False
-    """Whether activations are swapped. Not available with pipeline parallelism."""
+    """Whether activations are swapped. Refused under pipeline parallelism, and with CUDA graphs."""
     default_prefetch: Prefetch = 1
     """How many layers ahead of its backward a layer's activations are fetched: 1 <= default_prefetch <= num_layers - 1,
-    and the highest swapped layer plus default_prefetch must be less than num_layers."""
+    and the highest swapped layer plus default_prefetch must be less than num_layers. One more hides more of the copies, and
+    keeps one more layer's values in memory."""
     layer_swap: Annotated[tuple[LayerSwap, ...] | None, BeforeValidator(_entries)] = None
-    """Layers that are swapped whole. Only the first entry is used: write all layers into it."""
+    """Layers that are swapped whole. Only the first entry is used, and a warning names the layers of the others: write all
+    layers into it."""
     op_swap: Annotated[tuple[OpSwap, ...] | None, BeforeValidator(_entries)] = None
-    """Modules and operators that are swapped, by pattern."""
+    """Modules and operators that are swapped, by pattern: everything that only their backward reads."""
     store: Store = "auto"
-    """Where swapped values live. host: pinned host memory. disk: files. auto: host for an accelerator, disk for the CPU."""
+    """Where swapped values wait. host: pinned host memory, for a model on an accelerator. disk: a file in dir. auto: host for
+    an accelerator, disk for the CPU."""
     dir: Directory = None
-    """Directory of the files of store: disk; null: the system's temporary directory."""
+    """Directory of the file for what goes to disk. It must exist; ~ is the home directory. null: the system's temporary
+    directory."""
     min_bytes: Size = 1024
-    """Smaller values stay where they are: copying them costs more than they take. Bytes, or a text such as 64KiB."""
+    """Smaller values stay where they are: copying them costs more than they take. Bytes, or a text such as 64KiB; 0: every
+    size moves."""
     in_flight_bytes: OptionalSize = None
     """How much may be on its way out at a time: the forward waits above it, as these values still take device memory.
     Bytes, or a text such as 64MiB; null: 256 MiB on an accelerator, 16 MiB on the CPU."""
     host_limit: OptionalSize = None
-    """The most host memory that swapped values may take with store: host; above it, they go to disk. null: no limit.
-    Bytes, or a text such as 16GiB."""
+    """The most host memory that swapped values may take; above it, they go to disk, in dir. Without effect with store: disk.
+    Bytes, or a text such as 16GiB; null: no limit."""
 
 
 class MemoptConfig(Section):
     """The whole configuration. Equality, hash and `to_dict` are those of its meaning: spelling and file make no difference."""
 
     recompute: RecomputeConfig = Field(default_factory=RecomputeConfig)
-    """Drop activations in the forward, compute them again in the backward."""
+    """Drop activations in the forward and compute them again in the backward: time for memory."""
     recompute_comm: RecomputeCommConfig = Field(default_factory=RecomputeCommConfig)
-    """Repeat communication in the backward instead of keeping what was received."""
+    """Repeat communication in the backward instead of keeping what was received: communication for memory."""
     swap: SwapConfig = Field(default_factory=SwapConfig)
-    """Move activations to another memory tier until the backward needs them."""
+    """Move activations to another memory tier until the backward needs them: bandwidth for memory."""
 
     _origin: Origin = PrivateAttr(default_factory=Origin)
 

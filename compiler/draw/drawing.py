@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -43,7 +42,8 @@ class Item:
             it is the backward of.
         fate: what happens to the value.
         rule: the rule that decided; empty where none did.
-        reason: why, as a clause; empty for a plain node.
+        reason: why, as a clause; empty where nothing was decided. A plain node with a reason was to be kept, and the backward
+            does not need it.
         inputs: the keys of the drawn nodes that it reads.
         from_outside: the names of the values that it reads and that are not drawn.
         to_outside: the names of the nodes that read it and are not drawn; ``output`` where the graph returns it.
@@ -70,10 +70,10 @@ class Item:
 
     @property
     def verdict(self) -> str:
-        """What was decided, by which rule, and why; empty for a plain node."""
-        if self.fate is Fate.PLAIN:
-            return ""
+        """What happens, by which rule, and why; empty for a node about which nothing was decided."""
         parts = [part for part in (self.rule, self.reason) if part]
+        if self.fate is Fate.PLAIN:
+            return f"not needed: {' — '.join(parts)}" if parts else ""
         return f"{self.fate.value}: {' — '.join(parts)}" if parts else self.fate.value
 
     @property
@@ -97,7 +97,3 @@ class Drawing:
     which: str
     title: str
     items: tuple[Item, ...]
-
-    def by_key(self) -> Mapping[str, Item]:
-        """The nodes by their keys."""
-        return {item.key: item for item in self.items}

@@ -23,9 +23,13 @@ BEND_WIDTH = 4.0
 _MOST_BENDS = 20_000
 """Edges beyond go straight, the longest first: their bends would cost more than they help."""
 _SWEEPS = 8
-_PULLS = 6
-_STRAIGHT = 8.0
+_PULLS = 12
+_BOTH_WAYS = 4
+"""Of the pulls, the last ones, in which what stands above and what stands below pull alike."""
+_STRAIGHT = 2.0
 """How much harder a bend is held in line than a vertex."""
+_CENTRED = 0.95
+"""What is left of the way from the middle at every pull: chains would drift aside, and make the whole wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,8 @@ def _placed(
     for pull in range(_PULLS):
         down = pull % 2 == 0
         for row in rows if down else reversed(rows):
-            near = (above, below) if pull >= _PULLS - 2 else (above,) if down else (below,)
-            wanted = [_mean([x[n] for side in near for n in side.get(v, ())], x[v]) for v in row]
+            near = (above, below) if pull >= _PULLS - _BOTH_WAYS else (above,) if down else (below,)
+            wanted = [_CENTRED * _mean([x[n] for side in near for n in side.get(v, ())], x[v]) for v in row]
             weights = [_STRAIGHT if isinstance(v, Bend) else 1.0 for v in row]
             x.update(zip(row, separated(wanted, weights, [_half(v, widths) for v in row]), strict=True))
     return x

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from .drawing import Drawing, Item
 from .layering import Edge, Vertex, arrange
 
-BOX_WIDTH, BOX_HEIGHT = 190.0, 50.0
+BOX_WIDTH, BOX_HEIGHT = 212.0, 50.0
 STUB_HEIGHT = 14.0
 MOST_STUBS = 4
 _ROW_GAP = 30.0
@@ -88,11 +88,12 @@ def lay_out(drawing: Drawing) -> Layout:
     """
     items = {item.key: item for item in drawing.items if item.layer is not None or not item.is_given}
     bands = _bands(list(items.values()))
+    names = {item.key: item.name for item in drawing.items}
     blocks: dict[tuple[_Band, bool], _Block] = {}
     for band, backward in sorted({(bands[key], item.backward) for key, item in items.items()}):
         own = [item for item in items.values() if item.backward is backward and bands[item.key] == band]
         label = _label(band, own[0], several=own[0].key != own[0].name)
-        blocks[band, backward] = _Block(label, own, drawing.by_key(), items, up=backward and drawing.which == "joint")
+        blocks[band, backward] = _Block(label, own, names, items, up=backward and drawing.which == "joint")
     widths = [max((b.width for (_, half), b in blocks.items() if half is backward), default=0.0) for backward in (False, True)]
     lefts = [0.0, widths[0] + _COLUMN_GAP if widths[0] else 0.0]
     boxes: dict[str, Box] = {}
@@ -145,7 +146,7 @@ class _Block:
 
     label: str
     items: Sequence[Item]
-    drawn: Mapping[str, Item]
+    names: Mapping[str, str]
     boxed: Mapping[str, Item]
     up: bool
     width: float = field(init=False)
@@ -171,7 +172,7 @@ class _Block:
         self.height = y - _ROW_GAP + _PADDING
 
     def _names(self, item: Item) -> Iterator[str]:
-        yield from (self.drawn[key].name for key in item.inputs if key not in self.boxed)
+        yield from (self.names[key] for key in item.inputs if key not in self.boxed)
         yield from item.from_outside
 
     def boxes(self, left: float, top: float) -> dict[str, Box]:

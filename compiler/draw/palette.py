@@ -49,7 +49,7 @@ MEANING = {
     Fate.OFFLOAD: "offload: a rule has it wait outside the device's memory",
     Fate.TORCH_SAVES: "torch saves: no rule, its partitioner keeps it",
     Fate.TORCH_RECOMPUTES: "torch recomputes: no rule, its partitioner computes it again",
-    Fate.PLAIN: "plain: the backward does not need the value",
+    Fate.PLAIN: "plain: neither kept nor computed again",
     Fate.LEAVES: "inserted by swap: offload, the value leaves",
     Fate.FETCHED: "inserted by swap: prefetch, its reload is issued",
     Fate.AWAITED: "inserted by swap: wait, it is back",

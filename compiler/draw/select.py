@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ...passes.joint import JointGraph, decision_of
-from ...passes.operators import target_names
+from ...passes.operators import storage_root, target_names
 from ...passes.policy import Action
 from ...passes.scopes import find_scope
 from ...passes.sizes import nbytes
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 GRAPHS = ("joint", "forward", "backward")
 
-_DECIDED = {Action.SAVE: Fate.SAVE, Action.RECOMPUTE: Fate.RECOMPUTE, Action.OFFLOAD: Fate.OFFLOAD}
 _BY_TORCH = {"save": Fate.TORCH_SAVES, "recompute": Fate.TORCH_RECOMPUTES}
-_INSERTED = {OFFLOAD: Fate.LEAVES, PREFETCH: Fate.FETCHED, WAIT: Fate.AWAITED}
+_INSERTED: Mapping[object, Fate] = {OFFLOAD: Fate.LEAVES, PREFETCH: Fate.FETCHED, WAIT: Fate.AWAITED}
 _PRINTED = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.SymInt, torch.SymFloat)
+
+_NO_RULE = "no rule holds"
 
 Verdict = tuple[Fate, str, str]
 """What happens to a value, the rule, the reason."""
@@ -86,7 +87,7 @@ class _Reader:
         self._number = graph.number
         self._prefix = f"{graph.number}:" if several else ""
         self._joint: JointGraph = graph.facts
-        self._own = {n.name: n for n in graph.joint.graph.nodes}
+        self._own: dict[str, Node] = {n.name: n for n in graph.joint.graph.nodes}
         self._verdicts = _verdicts(graph)
         module: GraphModule = getattr(graph, which)
         self.nodes = [n for n in module.graph.nodes if n.op != "output"]
@@ -146,11 +147,13 @@ class _Reader:
 
     def _place(self, node: Node) -> _Place:
         own = self._swapped(node) or self._joint_node(node)
+        if node.meta.get("is_gradient_acc"):
+            return _NOWHERE  # torch gives a sum of gradients the number of some other operator
         scope = self._joint.scope_of(own) if own is not None else find_scope(node, self._joint.layer_of_path)
         return _Place(scope.layer, scope.path) if scope is not None else _NOWHERE
 
     def _adopt_nameless(self) -> None:
-        """Give what torch names nowhere (sums of gradients, random states) the layer of what it reads last, or of its readers."""
+        """Give what torch names nowhere (sums of gradients, random states) the layer of its last input, or of its readers."""
         places = self._places
         nameless = [n for n in self.nodes if places[n] is _NOWHERE and (n.op == "call_function" or n.name not in self._own)]
         for of_inputs, nodes in ((True, nameless), (False, nameless[::-1]), (True, nameless)):
@@ -202,17 +205,30 @@ _PLAIN: Verdict = (Fate.PLAIN, "", "")
 
 
 def _verdicts(graph: GraphExplanation) -> Mapping[str, Verdict]:
-    """What happens to the values of the joint graph, by name; plain ones are left out."""
+    """What happens to the values of the joint graph, by name; nodes about which nothing is to be said are left out.
+
+    What happens counts, not what was decided: a value that was to be saved or swapped and that the backward does not need is a
+    plain one, with the rule.
+    """
+    rows = {row.name: row for row in graph.values if row.kind == "activation"}
+    again = computed_again(graph.facts, graph.backward)
+    own = {n.name: n for n in graph.joint.graph.nodes}
+    kept = {storage_root(own[row.name]) for row in rows.values() if row.action != "recompute" and row.name in own}
     found: dict[str, Verdict] = {}
-    for node in computed_again(graph.facts, graph.backward):
-        found[node.name] = Fate.TORCH_RECOMPUTES, "", "no rule: torch's partitioner recomputes it"
-    for row in graph.values:
-        if row.action in _BY_TORCH and row.kind == "activation":
-            found[row.name] = _BY_TORCH[row.action], row.rule, row.reason
-    for node in graph.joint.graph.nodes:
+    for node in own.values():
         decision = decision_of(node)
-        if decision is not None:
-            found[node.name] = _DECIDED[decision.action], decision.rule, decision.reason
+        row = rows.get(node.name)
+        if row is not None and row.action == "offload":
+            found[node.name] = Fate.OFFLOAD, row.rule, row.reason
+        elif decision is not None and decision.action is Action.RECOMPUTE:
+            found[node.name] = Fate.RECOMPUTE, decision.rule, decision.reason
+        elif decision is not None and decision.action is Action.SAVE:
+            is_kept = storage_root(node) in kept or any(user in kept for user in node.users)
+            found[node.name] = Fate.SAVE if is_kept else Fate.PLAIN, decision.rule, decision.reason
+        elif row is not None:
+            found[node.name] = _BY_TORCH[row.action], "", _NO_RULE
+        elif node in again:
+            found[node.name] = Fate.TORCH_RECOMPUTES, "", _NO_RULE
     return found
 
 

@@ -153,7 +153,7 @@ def _stubs(box: Box) -> Iterator[str]:
         yield _stub(x, end, edge, x + 4, end + (10 if not box.up else -3), _fitted(text, BOX_WIDTH - 20, 9), tooltip)
     if box.item.to_outside:
         first, *others = box.item.to_outside
-        text = f"→ {first} and {len(others)} more" if others else f"→ {first}"
+        text = f"→ {first} +{len(others)}" if others else f"→ {first}"
         start = box.y + BOX_HEIGHT if not box.up else box.y
         end = start - side * STUB_HEIGHT
         x = box.x + BOX_WIDTH / 2 + 10

@@ -27,7 +27,7 @@ def to_text(drawing: Drawing) -> str:
 
 def styled(drawing: Drawing) -> Text:
     """The same for a terminal, each verdict in the colour of its fate."""
-    text = Text(f"# {drawing.title}\n", style="bold")
+    text = Text().append(f"# {drawing.title}\n", "bold")
     for line, item in _lines(drawing):
         verdict = item.verdict
         row = Text(line.removesuffix(verdict) if verdict else line, style="" if verdict else LOOKS[Fate.PLAIN].terminal)
@@ -37,10 +37,10 @@ def styled(drawing: Drawing) -> Text:
 
 
 def _lines(drawing: Drawing) -> Iterator[tuple[str, Item]]:
-    rows = [(*_cells(item, tells_backward=drawing.which == "joint"), item) for item in drawing.items]
+    rows = [_cells(item, tells_backward=drawing.which == "joint") for item in drawing.items]
     widths = [max((len(row[i]) for row in rows if len(row[i]) <= _WIDEST), default=0) for i in range(3)]
-    for formula, value, place, item in rows:
-        columns = (f"{cell:<{width}}" for cell, width in zip((formula, value, place), widths, strict=True))
+    for cells, item in zip(rows, drawing.items, strict=True):
+        columns = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
         yield f"{'  '.join(columns)}  {item.verdict}".rstrip(), item
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from torch.fx import Graph, Node
 
 from ...passes.operators import is_symbolic, target_names, viewed
 from ...passes.swap.targets import OFFLOAD, WAIT
+from ...passes.turns import keep_apart
 from .kernels import Kernel
 from .storages import Storages
 
@@ -146,16 +146,24 @@ class _Fusion:
             makes = [s for s in self._makes(group) if s not in inside]
             reads = tuple(s for s in group.reads if s not in inside)
             free = frees.get(group, [])
-            over = self._written_over(group, makes, free) if in_place else 0
+            over = self._written_over(group, free) if in_place else 0
             yield Kernel(group.nodes[-1], reads, tuple(makes), tuple(free), -over)
 
-    def _written_over(self, group: _Group, makes: list[str], free: list[str]) -> int:
-        """The bytes of results that lie where inputs of the same size lay, which nothing reads any more."""
+    def _written_over(self, group: _Group, free: list[str]) -> int:
+        """The bytes of results that lie where an input of the same size lay, which no later operator of the kernel reads."""
         if not is_fused(group.nodes[-1]):
             return 0
-        ended = Counter(self.storages.size[s] for s in free if s not in makes)
-        new = Counter(self.storages.size[s] for s in makes)
-        return sum((ended & new).elements())
+        last = {s: node for node in group.nodes for s in self.reads[node]}
+        left = {s for s in free if s in last}
+        saved = 0
+        for node in group.nodes:
+            for made in self.storages.made.get(node, ()):
+                size = self.storages.size[made]
+                over = next((s for s in sorted(left) if last[s] is node and self.storages.size[s] == size), None)
+                if over is not None:
+                    left.remove(over)
+                    saved += size
+        return saved
 
     def _makes(self, group: _Group) -> list[str]:
         return [s for node in group.nodes for s in self.storages.made.get(node, ())]
@@ -163,12 +171,14 @@ class _Fusion:
     def _groups(self) -> list[_Group]:
         groups: list[_Group] = []
         of: dict[str, _Group] = {}
+        reader: dict[str, _Group] = {}
         for node in self.graph.nodes:
             if node not in self.reads or (node not in self.written and node.target is not OFFLOAD):
                 continue
             reads = self.reads[node]
             before = {of[s] for s in reads if s in of}
-            group = self._joinable(node, before)
+            beside = {reader[s] for s in reads if s in reader} - before
+            group = self._joinable(node, before, beside)
             if group is None:
                 group = _Group(self._space(node), (self.position[node], 0))
                 groups.append(group)
@@ -177,17 +187,23 @@ class _Fusion:
                 other.wanted = min(other.wanted, group.time)
             group.nodes.append(node)
             group.reads |= reads
+            reader |= dict.fromkeys(reads, group)
             of |= dict.fromkeys(self.storages.made.get(node, ()), group)
         return groups
 
-    def _joinable(self, node: Node, before: set[_Group]) -> _Group | None:
-        """The latest kernel that an operator can be a part of: what else it reads is there before the kernel must run."""
+    def _joinable(self, node: Node, before: set[_Group], beside: set[_Group]) -> _Group | None:
+        """The latest kernel that an operator can be a part of, of those that make what it reads, else that read the same.
+
+        What else it reads must be there before the kernel must run.
+        """
         if not is_fused(node):
             return None
-        for group in sorted(before, key=lambda g: g.time, reverse=True):
-            fits = group.space == self._space(node) and is_fused(group.nodes[-1])
-            if fits and all(_behind(other) < group.wanted for other in before - {group}):
-                return group
+        for candidates in (before, beside):
+            for group in sorted(candidates, key=lambda g: g.time, reverse=True):
+                fits = group.space == self._space(node) and is_fused(group.nodes[-1])
+                fits = fits and (candidates is before or not keep_apart(group.nodes, [node]))
+                if fits and all(_behind(other) < group.wanted for other in before - {group}):
+                    return group
         return None
 
     def _space(self, node: Node) -> int:

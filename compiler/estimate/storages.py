@@ -61,31 +61,30 @@ class Storages:
         value = node.meta.get("val")
         if node.target is PREFETCH:
             value = next((user.meta.get("val") for user in node.users if user.target is WAIT), None)
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and not _is_taken_apart(node):
             self.of[node] = self._name(node.name, value)
             made = [self.of[node]]
-        elif isinstance(value, list | tuple):
-            made = list(self._add_elements(node, value))
         else:
-            return
-        if node.op == "call_function":
+            made = list(self._add_elements(node, value))
+        if made and node.op == "call_function":
             self.made[node] = tuple(made)
 
     def _add_elements(self, node: Node, value: Any) -> Iterator[str]:
         takers = dict(_takers(node))
-        last: Node | None = None
-        for place, tensor in _leaves(value):
-            taken = takers.get(place, [])
-            name = self._name(taken[0].name if taken else f"{node.name}{list(place)}", tensor)
-            for taker in taken:
-                self.of[taker] = name
-            yield name
-        last = max((t for all_of in takers.values() for t in all_of), default=None)
-        for place, _ in _leaves(value):
-            taken = takers.get(place, [])
-            name = self.prefix + (taken[0].name if taken else f"{node.name}{list(place)}")
+        taken = {place: nodes[0].meta.get("val") for place, nodes in takers.items()}
+        found = {place: tensor for place, tensor in taken.items() if isinstance(tensor, torch.Tensor)}
+        leaves = dict(_leaves(value))
+        # Of an operator in a wrapper, such as one that keeps the random state, only what is taken is known.
+        if all(place in leaves and leaves[place].shape == tensor.shape for place, tensor in found.items()):
+            found = leaves
+        last = max((taker for nodes in takers.values() for taker in nodes), default=None)
+        for place, tensor in found.items():
+            own = takers.get(place, [])
+            name = self._name(own[0].name if own else f"{node.name}{list(place)}", tensor)
+            self.of |= dict.fromkeys(own, name)
             if last is not None:
                 self.held[name] = last
+            yield name
 
     def _name(self, name: str, value: torch.Tensor) -> str:
         name = self.prefix + name
@@ -101,6 +100,10 @@ def _base(node: Node) -> Node | None:
     if node.target is WAIT or node.target in _VIEWS_TOO or _writes_first(node):
         return first
     return viewed(node)
+
+
+def _is_taken_apart(node: Node) -> bool:
+    return any(user.target is operator.getitem and user.args[0] is node for user in node.users)
 
 
 def _writes_first(node: Node) -> bool:

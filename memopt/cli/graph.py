@@ -61,17 +61,19 @@ def graph(
     layer: Annotated[
         list[str] | None,
         typer.Option(
-            "--layer", metavar="N|N-M", help="A layer to draw, or a range; may be given more than once. [default: all]"
+            "--layer", metavar="N|N-M", help="A layer to draw, or a range; may be given more than once; by default all."
         ),
     ] = None,
     outside: Annotated[bool, typer.Option("--outside", help="Draw what lies outside the layers too.")] = False,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="[default: as the file's suffix says, else text]", show_default=False),
+        typer.Option("--format", help="By default as the file's suffix says, else text.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: standard output]", show_default=False),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where to write; by default to standard output.", show_default=False
+        ),
     ] = None,
     backend: BackendName = "inductor",
     device: DeviceName = "cpu",

@@ -31,21 +31,37 @@ function line(text, rules) {
 
 /** Keys and comments of a line of YAML; the rest as it is. */
 function coloured(text) {
-  const [, code, comment] = /^((?:[^#'"]|'[^']*'|"[^"]*"|(?<=\S)#)*)(.*)$/.exec(text) ?? [null, text, ""];
-  const [, key, rest] = /^(\s*(?:- )?[\w.]+:)?(.*)$/.exec(code);
-  return [key && element("span", { class: "yaml-key" }, key), rest, comment && element("span", { class: "yaml-comment" }, comment)].filter(Boolean);
+  const end = beginOfComment(text);
+  const key = /^\s*(?:- )?[\w.]+:/.exec(text.slice(0, end))?.[0] ?? "";
+  const comment = text.slice(end);
+  const parts = [key && element("span", { class: "yaml-key" }, key), text.slice(key.length, end)];
+  return [...parts, comment && element("span", { class: "yaml-comment" }, comment)].filter(Boolean);
+}
+
+/** Where `# …` begins: after a space, outside quotes; a quote that never ends is none. */
+function beginOfComment(text) {
+  for (let i = 0; i < text.length; i += 1) {
+    const afterSpace = i === 0 || /[\s,:[{]/.test(text[i - 1]);
+    const close = afterSpace && (text[i] === "'" || text[i] === '"') ? text.indexOf(text[i], i + 1) : -1;
+    if (close > 0) i = close;
+    else if (text[i] === "#" && (i === 0 || /\s/.test(text[i - 1]))) return i;
+  }
+  return text.length;
 }
 
 function ruleButton(rule) {
   if (!rule.values) return element("span", { class: "nothing", title: rule.field }, "matched nothing");
   const tag = data.values ? "button" : "span";
-  const button = element(tag, { type: data.values && "button", class: "rule-found", "data-rule": rule.field, title: rule.field });
+  const attributes = { type: data.values && "button", class: "rule-found", "data-rule": rule.field, title: rule.field };
+  const button = element(tag, attributes);
   const parts = [rule.layers && `layers ${rule.layers}`, counted(rule.values, "value"), bytes(rule.bytes)].filter(Boolean);
   for (const part of parts) button.append(element("span", {}, part), " ");
   for (const [action, count] of Object.entries(rule.actions ?? {})) {
     if (count) button.append(actionCount(action, count), " ");
   }
-  if (data.values) button.addEventListener("click", () => showValues({ rule: ruleKey(rule.field) }, button, "the configuration"));
+  if (data.values) {
+    button.addEventListener("click", () => showValues({ rule: ruleKey(rule.field) }, button, "the configuration"));
+  }
   return button;
 }
 

@@ -8,12 +8,11 @@ function buildTimeline() {
   const place = byId("memory-plot");
   plot.svg = drawn("svg", { "aria-hidden": "true", class: "chart" });
   selection = element("div", { class: "selection", hidden: true });
-  grip = element("div", { class: "grip", role: "slider", tabindex: 0, "aria-label": "Moment of the step", "aria-describedby": "timeline-hint" });
+  grip = element("div", { class: "grip", role: "slider", tabindex: 0, "aria-label": "Moment of the step" });
+  grip.setAttribute("aria-describedby", "timeline-hint");
   grip.setAttribute("aria-valuemin", 1);
   grip.setAttribute("aria-valuemax", data.timeline.count);
   place.append(plot.svg, selection, grip);
-  byId("timeline-hint").textContent =
-    "Across: operators in the order they run. Point at the plot, or use the arrow keys (with Shift: layer by layer; P: peak). Drag, or + and −, to zoom; 0: the whole step.";
   buildReadout();
   buildTools();
   grip.addEventListener("keydown", onKey);

@@ -10,7 +10,14 @@ function bytes(count) {
     count /= 1024;
     unit += 1;
   }
-  return `${unit ? count.toFixed(1) : Math.round(count)} ${BYTES[unit]}`;
+  return `${unit ? oneDecimal(count) : Math.round(count)} ${BYTES[unit]}`;
+}
+
+/** Halves go to the even digit, as in what memopt prints: 164.25 is 164.2 in both. */
+function oneDecimal(number) {
+  const tenths = number * 10;
+  const down = Math.floor(tenths);
+  return (tenths - down === 0.5 && down % 2 === 0 ? down / 10 : number).toFixed(1);
 }
 
 /** `1.2 TFLOPs`. */

@@ -16,7 +16,6 @@ function buildLayers() {
     const count = data.layers.filter((layer) => actionOf(layer) === action && layer.layer !== null).length;
     if (count) byId("layers-key").append(element("li", {}, picture(action), `${action} `, element("b", {}, String(count))));
   }
-  byId("layers-hint").hidden = !data.values;
   byId("layers").hidden = false;
   tellLayer(null);
 }
@@ -25,8 +24,9 @@ function cell(layer, most) {
   const action = actionOf(layer);
   const name = layerName(layer.layer);
   const bars = element("span", { class: "bars" }, barOf("before", layer.before, most), barOf("after", layer.after, most));
-  const number = element("span", { class: "number" }, layer.layer === null ? "other" : String(layer.layer));
-  const button = element("button", { type: "button", class: "layer", "data-action": action, "aria-label": layerInWords(layer) });
+  const number = element("span", { class: "layer-number" }, layer.layer === null ? "rest" : String(layer.layer));
+  const attributes = { type: "button", class: "layer", "data-action": action, "aria-label": layerInWords(layer) };
+  const button = element("button", attributes);
   button.append(bars, number, element("span", { class: "mark" }, picture(action)));
   for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => tellLayer(layer));
   button.addEventListener("pointerleave", () => tellLayer(null));
@@ -47,14 +47,17 @@ function layerInWords(layer) {
   if (layer.path) parts.push(layer.path);
   parts.push(`${bytes(layer.before)} before, ${bytes(layer.after)} after`);
   if (layer.swapped) parts.push(`${bytes(layer.swapped)} swapped`);
-  if (layer.recomputed) parts.push(`${counted(layer.recomputed, "operator")} run again (${flops(layer.recomputed_flops ?? 0)})`);
+  const work = flops(layer.recomputed_flops ?? 0);
+  if (layer.recomputed) parts.push(`${counted(layer.recomputed, "operator")} run again (${work})`);
   if (layer.rules?.length) parts.push(layer.rules.join(", "));
   return parts.join("; ");
 }
 
 function tellLayer(layer) {
   const all = (key) => data.layers.reduce((sum, one) => sum + (one[key] ?? 0), 0);
-  byId("layer-detail").textContent = layer
-    ? layerInWords(layer)
-    : `All: ${bytes(all("before"))} before, ${bytes(all("after"))} after${all("swapped") ? `; ${bytes(all("swapped"))} swapped` : ""}`;
+  const swapped = all("swapped") ? `; ${bytes(all("swapped"))} swapped` : "";
+  const sums = `All layers: ${bytes(all("before"))} before, ${bytes(all("after"))} after${swapped}.`;
+  const hint = data.values ? " Choose a layer to see its values." : "";
+  const text = layer ? layerInWords(layer) : `${sums} Bars: bytes saved for the backward, before and after.${hint}`;
+  byId("layer-detail").textContent = text;
 }

@@ -13,8 +13,9 @@ _NUMBERS = ("layer", "bytes", "leaves", "issued", "returns")
 def packed(data: Mapping[str, Any]) -> dict[str, Any]:
     """``data`` with each moment as its difference from the one before, and each text of the values once.
 
-    ``timeline.bytes`` turns from ``[5, 7, 7]`` into ``[5, 2, 0]``: most operators leave most categories as they are. ``values`` turns
-    from rows into columns, ``["mul", "add", "mul"]`` into ``{"words": ["mul", "add"], "at": [0, 1, 0]}``. ``data.js`` undoes both.
+    ``timeline.bytes`` turns from ``[5, 7, 7]`` into ``[5, 2, 0]``: most operators leave most categories as they are. ``values``
+    turns from rows into columns, ``["mul", "add", "mul"]`` into ``{"words": ["mul", "add"], "at": [0, 1, 0]}``. ``data.js``
+    undoes both.
     """
     small = dict(data)
     if timeline := data.get("timeline"):

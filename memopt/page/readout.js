@@ -50,7 +50,8 @@ function tellMoment(moment) {
   const at = moment ?? data.timeline.peak;
   const { count, layer, total } = data.timeline;
   byId("readout").dataset.moment = at;
-  readout.heading.textContent = at === data.timeline.peak ? "At the peak" : `Operator ${grouped.format(at + 1)} of ${grouped.format(count)}`;
+  const number = `Operator ${grouped.format(at + 1)} of ${grouped.format(count)}`;
+  readout.heading.textContent = at === data.timeline.peak ? "At the peak" : number;
   readout.name.textContent = data.timeline.name(at);
   readout.place.textContent = `${layerName(layer[at])}, ${data.timeline.phaseName(at)}`;
   let sum = 0;
@@ -74,6 +75,7 @@ function measuredAt(moment) {
 function momentInWords(moment) {
   const { layer, total } = data.timeline;
   const place = `${layerName(layer[moment])}, ${data.timeline.phaseName(moment)}`;
-  const held = categories.filter((name) => data.timeline.bytes[name][moment]).map((name) => `${name} ${bytes(data.timeline.bytes[name][moment])}`);
+  const heldOf = (name) => data.timeline.bytes[name][moment];
+  const held = categories.filter(heldOf).map((name) => `${name} ${bytes(heldOf(name))}`);
   return `${data.timeline.name(moment)}, ${place}, ${bytes(total[moment])}: ${held.join(", ")}`;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -14,7 +15,7 @@ from ..compiler.explain.table import human_bytes
 from .pack import embedded, packed
 from .summary import Tile, tiles
 
-_STYLES = ("base.css", "controls.css", "charts.css", "values.css")
+_STYLES = ("base.css", "controls.css", "charts.css", "values.css", "print.css")
 _SCRIPTS = (
     *("format.js", "data.js", "filter.js", "scale.js"),
     *("timeline.js", "readout.js", "cursor.js", "swaps.js", "layers.js", "config.js", "rows.js", "table.js", "main.js"),
@@ -25,8 +26,8 @@ _SCRIPTS = (
 def page(data: Mapping[str, Any]) -> str:
     """One HTML document that shows ``data`` and loads nothing: style, scripts and data are inside.
 
-    Its content security policy allows the style and the script that are in it, by their hashes, and nothing else. Without JavaScript it
-    still shows the warnings, the summary and the table of layers.
+    Its content security policy allows the style and the script that are in it, by their hashes, and nothing else. Without
+    JavaScript it still shows the warnings, the summary and a table of the layers.
 
     Args:
         data: what ``memopt.page.data`` collects. Parts that are missing, None or empty are left out of the page.
@@ -70,12 +71,24 @@ def _warnings(texts: Iterable[str]) -> str:
     items = "".join(f"<li>{_text(text)}</li>" for text in texts)
     if not items:
         return ""
-    return f'<section class="warnings" aria-labelledby="warnings-title"><h2 id="warnings-title">Warnings</h2><ul>{items}</ul></section>'
+    heading = '<h2 id="warnings-title">Warnings</h2>'
+    return f'<section class="warnings" aria-labelledby="warnings-title">{heading}<ul>{items}</ul></section>'
 
 
 def _tile(tile: Tile) -> str:
-    notes = "".join(f"<span>{_text(note)}</span>" for note in tile.notes)
-    return f'<div class="tile" id="tile-{tile.key}"><dt>{_text(tile.name)}</dt><dd><b>{_text(tile.value)}</b>{notes}</dd></div>'
+    notes = "".join(f"<span>{_breakable(_text(note))}</span>" for note in tile.notes)
+    said = f"<b>{_unbroken(tile.value)}</b>{notes}"
+    return f'<div class="tile" id="tile-{tile.key}"><dt>{_text(tile.name)}</dt><dd>{said}</dd></div>'
+
+
+def _unbroken(value: str) -> str:
+    """Keeps numbers together with their units; an arrow may end a line."""
+    return _text(value).replace(" ", "&nbsp;").replace("→&nbsp;", "→ ")
+
+
+def _breakable(name: str) -> str:
+    """Lets a long name such as ``mlp.fc1.linear`` be broken after dots and underscores; numbers stay whole."""
+    return re.sub(r"(?<=\w)[._](?=[a-z])", r"\g<0><wbr>", name)
 
 
 def _layers(layers: Iterable[Mapping[str, Any]]) -> str:

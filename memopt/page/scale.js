@@ -51,8 +51,8 @@ function reveal(moment) {
 }
 
 /**
- * The moments that are drawn, one a pixel: where several share one, that with most bytes in `categories`, so that no peak is lost.
- * `{moment, left, sum}`, in order; `left` is in pixels.
+ * The moments that are drawn, at most one a pixel: `{moment, left, sum}`, in order; `left` is in pixels.
+ * Where several share a pixel, it is that with most bytes in `categories`, so that no peak is lost.
  */
 function drawnMoments(categories) {
   const columns = categories.map((name) => data.timeline.bytes[name]);

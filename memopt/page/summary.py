@@ -60,7 +60,9 @@ def _saved(summary: Mapping[str, Any]) -> Iterator[Tile]:
         yield Tile("saved", "Saved for the backward", human_bytes(after))
         return
     change = (f"{100 * (after - before) / before:+.0f} %".replace("-", "−"),) if before else ()
-    yield Tile("saved", "Saved for the backward", f"{human_bytes(before)} → {human_bytes(after)}", change)
+    (old, old_unit), (_, unit) = (human_bytes(count).split(" ") for count in (before, after))
+    old = old if old_unit == unit else f"{old} {old_unit}"
+    yield Tile("saved", "Saved for the backward", f"{old} → {human_bytes(after)}", change)
 
 
 def _journeys(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -75,8 +77,8 @@ def _recomputed(summary: Mapping[str, Any]) -> Iterator[Tile]:
     if again is None:
         return
     if forward:
-        share = f"{100 * again / forward:.0f} % of the forward"
-        yield Tile("recomputed", "Recomputed", share, (f"{_flops(again)} of {_flops(forward)}",))
+        notes = ("of the forward's work", f"{_flops(again)} of {_flops(forward)}")
+        yield Tile("recomputed", "Recomputed", f"{100 * again / forward:.0f} %", notes)
     else:
         yield Tile("recomputed", "Recomputed", _flops(again))
 

@@ -1,6 +1,7 @@
 // Swap traffic: for each layer, when its values leave, when their reloads are issued, and when they are used again.
 
-const swaps = { rows: [], svg: null, cursor: null, rowHeight: 18 };
+const PARTS = { leave: "leaves", away: "away", flight: "reload issued, not used yet", use: "first used" };
+const swaps = { rows: [], svg: null, bands: null, cursor: null, rowHeight: 18 };
 
 function buildSwaps() {
   if (!data.swaps.length) return;
@@ -11,11 +12,13 @@ function buildSwaps() {
   swaps.cursor = drawn("g", { class: "cursor" });
   const rows = drawn("g", {});
   for (const row of swaps.rows) rows.append(swapRow(row));
-  swaps.svg.append(drawn("defs", {}, clip), rows, swaps.cursor);
+  swaps.bands = drawn("g", { "aria-hidden": "true" });
+  swaps.svg.append(drawn("defs", {}, clip), swaps.bands, rows, swaps.cursor);
   byId("swap-plot").append(swaps.svg);
   roving(swaps.rows.map((row) => row.node), ["ArrowUp", "ArrowDown"]);
-  for (const [part, text] of [["leave", "leaves"], ["away", "away"], ["flight", "reload issued, not used yet"], ["use", "first used"]]) {
-    byId("swap-key").append(element("li", {}, element("span", { class: "swatch", "data-part": part, "aria-hidden": "true" }), text));
+  for (const [part, text] of Object.entries(PARTS)) {
+    const swatch = element("span", { class: "swatch", "data-part": part, "aria-hidden": "true" });
+    byId("swap-key").append(element("li", {}, swatch, text));
   }
   byId("swaps").hidden = false;
   tellSwaps(null);
@@ -67,6 +70,7 @@ function drawSwaps() {
   const height = swaps.rows.length * swaps.rowHeight;
   swaps.svg.setAttribute("width", frame.width);
   swaps.svg.setAttribute("height", height);
+  swaps.bands.replaceChildren(...phaseBands(height, false), ...boundary(height));
   const box = byId("plot-clip-box");
   for (const [name, value] of Object.entries({ x: frame.left, width: plotWidth(), height })) box.setAttribute(name, value);
   swaps.rows.forEach((row, i) => {
@@ -107,21 +111,21 @@ function swapInWords({ layer, own, bytes: sum, least }) {
   told[0] += "'s forward";
   told[1] += "'s backward";
   told[2] += "'s backward";
-  const room = `${counted(least, "operator")} or more between reload and use`;
-  return `${capitalised(layerName(layer))}: ${counted(own.length, "value")}, ${bytes(sum)}${stores && ` to ${stores}`}; ${told.join(", ")}; ${room}`;
+  const what = `${capitalised(layerName(layer))}: ${counted(own.length, "value")}, ${bytes(sum)}${stores && ` to ${stores}`}`;
+  return `${what}; ${told.join(", ")}; ${counted(least, "operator")} or more between reload and use`;
 }
 
 function layersOf(own, key) {
-  const numbers = [...new Set(own.map((swap) => swap[key]).filter((layer) => layer !== null && layer !== undefined))].sort((a, b) => a - b);
+  const known = own.map((swap) => swap[key]).filter((layer) => layer !== null && layer !== undefined);
+  const numbers = [...new Set(known)].sort((a, b) => a - b);
   return numbers.length ? `layer ${numbers.join(" and ")}` : "no layer";
 }
 
 function tellSwaps(row) {
   for (const other of swaps.rows) other.node.classList.toggle("told", other === row);
   const sum = data.swaps.reduce((all, swap) => all + (swap.bytes ?? 0), 0);
-  byId("swap-detail").textContent = row
-    ? swapInWords(row)
-    : `${counted(data.swaps.length, "value")} of ${counted(swaps.rows.length, "layer")}, ${bytes(sum)} out and back. Choose a layer to see its values.`;
+  const all = `${counted(data.swaps.length, "value")} of ${counted(swaps.rows.length, "layer")}, ${bytes(sum)} out and back.`;
+  byId("swap-detail").textContent = row ? swapInWords(row) : `${all}${data.values ? " Choose a layer to see its values." : ""}`;
 }
 
 function markSwapMoment(moment) {

@@ -1,6 +1,11 @@
 // The table of values: its filter, its header that sorts, and one page of rows at a time.
 
-const PAGE = 100;
+const narrow = window.matchMedia("(max-width: 760px)");
+
+/** Rows of a page: where each is a card, fewer. */
+function pageSize() {
+  return narrow.matches ? 25 : 50;
+}
 
 const COLUMNS = [
   { name: "layer", title: "Layer", number: true },
@@ -19,19 +24,22 @@ const COLUMNS = [
   { name: "returns", title: "Returns", number: true, hint: "the layer whose backward reads it first" },
 ];
 
-const table = { columns: [], heads: new Map(), body: null, fields: {}, sort: { column: "", direction: "" }, found: [], page: 0 };
+const UNSORTED = { column: "", direction: "" };
+const table = { columns: [], heads: new Map(), body: null, fields: {}, sort: UNSORTED, found: [], page: 0 };
 
 function buildTable() {
   if (!data.values) return;
   table.columns = COLUMNS.filter(({ name }) => isUsed(name));
   byId("table").append(element("colgroup", {}, ...table.columns.map(({ name }) => element("col", { class: `of-${name}` }))));
   byId("table").append(element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...table.columns.map(head))));
+  byId("table").classList.toggle("with-swaps", isUsed("store"));
   table.body = element("tbody", { role: "rowgroup" });
   byId("table").append(table.body);
   buildFilters();
   buildPages();
   byId("back").addEventListener("click", goBack);
   filter.listeners.push(refreshTable);
+  narrow.addEventListener("change", () => showPage(0));
   byId("values").hidden = false;
   refreshTable();
 }
@@ -42,11 +50,15 @@ function isUsed(name) {
   return column.numbers ? name === "layer" || column.numbers.some((number) => number !== null) : column.words.some(Boolean);
 }
 
+function classOf({ name, number, code }) {
+  return `of-${name}${number ? " number" : ""}${code ? " code" : ""}`;
+}
+
 function head(column) {
   const arrow = drawn("svg", { class: "arrow", viewBox: "0 0 8 12", "aria-hidden": "true" });
   arrow.append(drawn("path", { class: "up", d: "M4 0l3.5 5h-7z" }), drawn("path", { class: "down", d: "M4 12L.5 7h7z" }));
   const button = element("button", { type: "button", title: column.hint }, column.title, arrow);
-  const node = element("th", { scope: "col", role: "columnheader", class: `of-${column.name}${column.number ? " number" : ""}` }, button);
+  const node = element("th", { scope: "col", role: "columnheader", class: classOf(column) }, button);
   button.addEventListener("click", () => sortBy(column));
   table.heads.set(column.name, node);
   return node;
@@ -56,7 +68,7 @@ function head(column) {
 function sortBy({ name, descends }) {
   const orders = descends ? ["descending", "ascending", ""] : ["ascending", "descending", ""];
   const direction = table.sort.column === name ? orders[orders.indexOf(table.sort.direction) + 1] : orders[0];
-  table.sort = direction ? { column: name, direction } : { column: "", direction: "" };
+  table.sort = direction ? { column: name, direction } : UNSORTED;
   for (const [column, node] of table.heads) {
     if (column === table.sort.column) node.setAttribute("aria-sort", direction);
     else node.removeAttribute("aria-sort");
@@ -65,7 +77,9 @@ function sortBy({ name, descends }) {
 }
 
 function buildFilters() {
-  const search = element("input", { type: "search", id: "filter-text", placeholder: "Path, operator, reason …", autocomplete: "off", spellcheck: "false" });
+  const search = element("input", { type: "search", id: "filter-text", placeholder: "Path, operator, reason …" });
+  search.autocomplete = "off";
+  search.spellcheck = false;
   search.addEventListener("input", () => filter.set({ text: search.value }));
   table.fields.text = search;
   byId("filters").append(labelled("Text", search, "filter-text"));
@@ -128,15 +142,16 @@ function choose(field, value) {
 }
 
 function showPage(page) {
-  const last = Math.max(Math.ceil(table.found.length / PAGE) - 1, 0);
+  const size = pageSize();
+  const last = Math.max(Math.ceil(table.found.length / size) - 1, 0);
   table.page = Math.min(Math.max(page, 0), last);
-  const from = table.page * PAGE;
-  table.body.replaceChildren(...table.found.slice(from, from + PAGE).map(rowOf));
+  const from = table.page * size;
+  table.body.replaceChildren(...table.found.slice(from, from + size).map(rowOf));
   byId("values-scroll").scrollTop = 0;
   byId("values-scroll").hidden = !table.found.length;
   byId("empty").hidden = table.found.length > 0;
   byId("pages").hidden = last === 0;
-  const end = Math.min(from + PAGE, table.found.length);
+  const end = Math.min(from + size, table.found.length);
   byId("page-text").textContent = `${grouped.format(from + 1)}–${grouped.format(end)} of ${grouped.format(table.found.length)}`;
   for (const button of byId("pages").querySelectorAll("button")) {
     const target = { first: 0, previous: table.page - 1, next: table.page + 1, last }[button.dataset.to];
@@ -147,7 +162,7 @@ function showPage(page) {
 
 function rowOf(row) {
   return element("tr", { role: "row" }, ...table.columns.map((column) => {
-    const node = element("td", { role: "cell", class: `of-${column.name}${column.number ? " number" : ""}${column.code ? " code" : ""}` });
+    const node = element("td", { role: "cell", class: classOf(column) });
     node.dataset.title = column.title;
     node.append(...contentOf(column.name, cellOf(column.name, row)));
     return node;
@@ -158,7 +173,7 @@ function contentOf(name, value) {
   if (name === "bytes") return [bytes(value)];
   if (name === "layer") return [value === null ? "–" : String(value)];
   if (name === "action") return [picture(ACTION_OF_VALUE[value]), value];
-  if (name === "path" || name === "op" || name === "rule") return breakable(value ?? "");
+  if (name === "path" || name === "op" || name === "rule" || name === "reason") return breakable(value ?? "");
   return value === null ? [] : [String(value)];
 }
 
@@ -169,8 +184,8 @@ function breakable(text) {
 
 function tellResult() {
   const { bytes: all, unknown, actions } = sums(table.found);
-  const total = rows.count === table.found.length ? "" : ` of ${grouped.format(rows.count)}`;
-  const strong = element("b", {}, `${grouped.format(table.found.length)}${total} values, ${bytes(all)}`);
+  const part = rows.count === table.found.length ? "" : `${grouped.format(table.found.length)} of `;
+  const strong = element("b", {}, `${part}${counted(rows.count, "value")}, ${bytes(all)}`);
   const byAction = [...actions].sort().map(([action, size]) => {
     return element("span", { class: "count" }, picture(ACTION_OF_VALUE[action]), `${action} ${bytes(size)}`);
   });

@@ -21,10 +21,12 @@ function drawTimeline() {
   const seen = measuredShown ? visibleMeasured() : [];
   plot.most = 1.12 * Math.max(1, ...plot.moments.map((m) => m.sum), ...seen.map((point) => point.total));
   plot.cursor = drawn("g", { class: "cursor" });
+  const bottom = plot.height - BOTTOM;
   plot.svg.setAttribute("height", plot.height);
   plot.svg.setAttribute("width", frame.width);
   plot.svg.replaceChildren(
-    ...phaseBands(), ...grid(), ...areas(own), ...measuredLine(seen), ...boundary(), ...layerRibbon(), ...peakMark(own), plot.cursor,
+    ...phaseBands(bottom, true), ...grid(), ...areas(own), ...measuredLine(seen), ...boundary(bottom),
+    ...layerRibbon(), ...peakMark(own), plot.cursor,
   );
 }
 
@@ -35,27 +37,27 @@ function visible(parts) {
     .map((part) => ({ ...part, left: xOf(Math.max(part.from, view.from)), right: xOf(Math.min(part.to, view.to)) }));
 }
 
-function phaseBands() {
-  const bottom = plot.height - BOTTOM;
+function phaseBands(bottom, named) {
   return visible(data.timeline.phases).flatMap(({ value, left, right }) => {
     const name = value ? "backward" : "forward";
     const band = drawn("rect", { class: `phase ${name}`, x: left, y: 0, width: right - left, height: bottom });
-    if (right - left < 64) return [band];
+    if (!named || right - left < 64) return [band];
     return [band, drawn("text", { class: "phase-name", x: left + 8, y: 16 }, capitalised(name))];
   });
 }
 
-function boundary() {
+function boundary(bottom) {
   return visible(data.timeline.phases)
     .filter((part) => part.from > view.from)
-    .map(({ left }) => drawn("line", { class: "boundary", x1: left, x2: left, y1: 0, y2: plot.height - BOTTOM }));
+    .map(({ left }) => drawn("line", { class: "boundary", x1: left, x2: left, y1: 0, y2: bottom }));
 }
 
 function grid() {
   return byteTicks(plot.most, plot.height < 300 ? 4 : 5).flatMap((tick) => {
     const y = Math.round(yOf(tick)) + 0.5;
-    const line = drawn("line", { class: tick ? "rule" : "rule zero", x1: frame.left, x2: frame.width - frame.right, y1: y, y2: y });
-    return [line, drawn("text", { class: "tick", x: frame.left - 8, y: y + 4, "text-anchor": "end" }, tick ? bytes(tick) : "0")];
+    const ends = { x1: frame.left, x2: frame.width - frame.right, y1: y, y2: y };
+    const text = drawn("text", { class: "tick", x: frame.left - 8, y: y + 4, "text-anchor": "end" }, tick ? bytes(tick) : "0");
+    return [drawn("line", { class: tick ? "rule" : "rule zero", ...ends }), text];
   });
 }
 
@@ -127,9 +129,10 @@ function layerRibbon() {
     const tone = value < 0 ? "outside" : i % 2 ? "odd" : "even";
     const box = drawn("rect", { class: `ribbon ${tone}`, x: left, y, width: Math.max(right - left, 0.5), height: RIBBON });
     const middle = (left + right) / 2;
-    if (value < 0 || middle - labelled < 24 || right - left < 5) return [box];
+    if (value < 0 || middle - labelled < 24) return [box];
     labelled = middle;
-    return [box, drawn("text", { class: "ribbon-name", x: middle, y: y + RIBBON + 14, "text-anchor": "middle" }, String(value))];
+    const place = { x: middle, y: y + RIBBON + 14, "text-anchor": "middle" };
+    return [box, drawn("text", { class: "ribbon-name", ...place }, String(value))];
   });
   return [...parts, drawn("text", { class: "tick", x: frame.left - 8, y: y + 11, "text-anchor": "end" }, "layer")];
 }

@@ -25,7 +25,7 @@ FORWARD = [
     *("attention.scaled_dot_product_attention", "attention.out.linear", "residual.add", "post_norm.rms_norm"),
     *("mlp.router.softmax", "mlp.gate.linear", "mlp.up.linear", "mlp.act.silu", "mlp.mul", "mlp.down.linear", "residual_2.add"),
 ]
-ACTIVATIONS = [
+ACTIVATIONS: list[tuple[str, str, str, float]] = [
     ("", "input", "1 x 2048 x 4096", 16),
     ("input_norm", "rms_norm", "1 x 2048 x 4096", 16),
     ("attention.qkv", "linear", "1 x 2048 x 12288", 48),
@@ -34,7 +34,11 @@ ACTIVATIONS = [
     ("attention.out", "linear", "1 x 2048 x 4096", 16),
     ("post_norm", "rms_norm", "1 x 2048 x 4096", 16),
 ]
-EXPERT = [("gate", "linear", "1 x 256 x 11008", 5.375), ("act", "silu", "1 x 256 x 11008", 5.375), ("down", "linear", "s0 x 4096", 2)]
+EXPERT: list[tuple[str, str, str, float]] = [
+    ("gate", "linear", "1 x 256 x 11008", 5.375),
+    ("act", "silu", "1 x 256 x 11008", 5.375),
+    ("down", "linear", "s0 x 4096", 2),
+]
 
 
 def report(layers: int = 32, values_per_layer: int = 125, moments_per_layer: int = 375) -> dict[str, Any]:
@@ -50,9 +54,9 @@ def report(layers: int = 32, values_per_layer: int = 125, moments_per_layer: int
     layer = timeline["layer"][peak]
     return {
         "title": f"What recompute.yaml does to a transformer of {layers} layers",
-        "facts": {"model": f"GPT-{layers}", "backend": "inductor", "memopt": "0.1.0", "torch": "2.13.0", "device": "cuda (meta)"},
+        "facts": {"model": f"GPT-{layers}", "backend": "inductor", "memopt": "0.1.0", "torch": "2.13.0", "device": "meta"},
         "warnings": [
-            f"swap.op_swap[1] ('.*rotary', layers 3-4) matches nothing: did you mean 'attention.rotary'? The model has {layers} layers.",
+            f"swap.op_swap[1] ('.*rotary', layers 3-4) matches nothing in {layers} layers. Did you mean 'attention.rotary'?",
             "Layer 0: a graph break at model.py:113 (print) takes 4 operators out of reach of its rules.",
         ],
         "summary": {
@@ -114,7 +118,7 @@ def _decision(kind: str, layer: int, path: str, op: str) -> list[Any]:
         return ["save", "", "no rule: torch's partitioner saves it", *stay]
     if kind == "recompute":
         if op == "scaled_dot_product_attention":
-            return ["save", EXCLUDE, "'FlashAttention' names scaled_dot_product_attention, which is kept in recomputed regions", *stay]
+            return ["save", EXCLUDE, "'FlashAttention' names scaled_dot_product_attention, so it is kept", *stay]
         if op == "rms_norm" and path == "post_norm":
             return ["save", "legalize.boundaries", "it enters another region, which begins with it", *stay]
         return ["recompute", FULL, f"layer {layer} is recomputed whole", *stay]
@@ -236,7 +240,7 @@ def _measured(sums: list[int], boundary: int) -> dict[str, Any]:
 
 def _swaps(rows: list[list[Any]], where: dict[tuple[str, int], int]) -> list[dict[str, Any]]:
     found = []
-    numbers = list(accumulate((row[7] == "offload" for row in rows)))
+    numbers = list(accumulate(row[7] == "offload" for row in rows))
     for row, number in zip(rows, numbers, strict=True):
         if row[7] != "offload":
             continue
@@ -246,7 +250,7 @@ def _swaps(rows: list[list[Any]], where: dict[tuple[str, int], int]) -> list[dic
         length = begin - issue
         swap = {"name": f"{row[2]}_{number}", "layer": layer, "bytes": row[5] or 0, "store": row[10]}
         swap |= {"leaves": end - length // 3 + order * length // 400, "issued": issue + order * length // 120}
-        swap |= {"returns": begin + (97 - order) * length // 130, "leaves_in": layer, "issued_in": layer + 1, "returns_in": layer}
+        swap |= {"returns": begin + order * length // 130, "leaves_in": layer, "issued_in": layer + 1, "returns_in": layer}
         found.append(swap)
     return found
 
