@@ -68,14 +68,18 @@ def lower(
     options: dict[str, Any] | None,
     *,
     copies_in_background: bool,
+    spares_memory: bool = False,
 ) -> torch_bridge.Compiled:
-    """Compile a captured graph, split by ``partition``; ``copies_in_background`` says that it will swap.
+    """Compile a captured graph, split by ``partition``.
+
+    ``copies_in_background`` says that it will swap, ``spares_memory`` that a rule is there to save memory.
 
     Raises:
         ValueError: the backend never makes a joint graph, so that there is nothing to decide about.
     """
     if backend == "inductor":
-        return torch_bridge.compile_inductor(graph, inputs, partition, key, options, copies_in_background=copies_in_background)
+        how = {"copies_in_background": copies_in_background, "spares_memory": spares_memory}
+        return torch_bridge.compile_inductor(graph, inputs, partition, key, options, **how)
     if not isinstance(backend, str) and not torch_bridge.is_aot_backend(backend):
         return torch_bridge.compile_graphs(backend, graph, inputs, partition)
     run = torch_bridge.find_backend(backend) if isinstance(backend, str) else backend

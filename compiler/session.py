@@ -103,7 +103,9 @@ class Session:
         if self.lowers:
             swaps = self.plan.swap is not None and seen.trains
             compare = functools.partial(self._split_and_agree, seen, partition)
-            compiled = lower(self.backend, graph, inputs, compare, key, self.options, copies_in_background=swaps)
+            spares = not self.plan.is_empty and seen.trains
+            how = {"copies_in_background": swaps, "spares_memory": spares}
+            compiled = lower(self.backend, graph, inputs, compare, key, self.options, **how)
         else:
             compiled = split_only(self.backend, graph, inputs, partition, self.options)
         self.captures.append(seen)

@@ -2,9 +2,13 @@
 
 from .compiler.agreement import RanksDisagreeError
 from .compiler.cache_key import package_version
+from .compiler.compare.comparison import Comparison, ComparisonRow
+from .compiler.compare.run import compare_with_eager
 from .compiler.compile import compile_with_memopt, explain, trace
 from .compiler.config.load import MemoptConfig, load_config
 from .compiler.errors import ConfigError, LayersError, MemoptWarning
+from .compiler.estimate.estimate import Estimate, estimate
+from .compiler.estimate.named_sizes import SizesError
 from .compiler.explain.collectives import CollectiveRow
 from .compiler.explain.explanation import Explanation, GraphExplanation
 from .compiler.explain.totals import LayerTotal
@@ -15,34 +19,45 @@ from .passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
 from .passes.verify import VerificationError
 from .runtime.counters import SwapCounters
 from .runtime.errors import SwapError
+from .runtime.measure import Measurement, measure
 from .runtime.registry import swap_counters
+from .runtime.timeline import Moment
 
 __version__ = package_version()
 
 __all__ = [
     "Action",
     "CollectiveRow",
+    "Comparison",
+    "ComparisonRow",
     "ConfigError",
     "Decision",
+    "Estimate",
     "Explanation",
     "GraphExplanation",
     "LayerPlan",
     "LayerTotal",
     "LayersError",
+    "Measurement",
     "MemoptConfig",
     "MemoptWarning",
+    "Moment",
     "Plan",
     "PolicyNotApplied",
     "RanksDisagreeError",
     "Rule",
     "RuleKind",
+    "SizesError",
     "SwapCounters",
     "SwapError",
     "ValueRow",
     "VerificationError",
+    "compare_with_eager",
     "compile_with_memopt",
+    "estimate",
     "explain",
     "load_config",
+    "measure",
     "resolve",
     "swap_counters",
     "trace",

@@ -49,11 +49,13 @@ def beside_torch(
     same = {(row.kind, row.name) for row in judge(found, torchs, step, 0.0) if row.bitwise}
 
     def told(row: ComparisonRow) -> ComparisonRow:
-        key = row.kind, row.name
         if row.agrees:
             return row
-        is_torchs = key in same and row.is_rounded and rounding is not None and row.relative <= rounding
-        return replace(row, allowed=rounding if is_torchs else row.allowed, as_torch=key in same, by_torch=alone.get(key))
+        key = row.kind, row.name
+        row = replace(row, as_torch=key in same, by_torch=alone.get(key))
+        if rounding is None or not (row.as_torch and row.is_rounded and row.relative <= rounding):
+            return row
+        return replace(row, allowed=rounding)
 
     return [told(row) for row in rows]
 

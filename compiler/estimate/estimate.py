@@ -138,7 +138,7 @@ def estimate(
     """
     named: NamedSizes | None = None
     if at or dims or formula:
-        named = NamedSizes.of(args, kwargs or {}, dims)
+        named = NamedSizes.of(args, kwargs or {}, dims, (at or {}).keys())
         args, kwargs = named.marked(args, kwargs or {})
     explanation = trace(
         model,

@@ -31,6 +31,7 @@ _FUSED_TOO = frozenset(
 # Inductor computes these once, where more than one operator reads them.
 _COSTLY = frozenset({"exp", "sigmoid"})
 _MOST_READS = 4
+_RESHAPES = frozenset({"view", "reshape", "_unsafe_view", "squeeze", "unsqueeze", "detach", "alias", "_reshape_alias"})
 
 
 def fused(graph: Graph, storages: Storages, kept: frozenset[str], *, in_place: bool = True) -> Iterator[Kernel]:
@@ -50,6 +51,11 @@ def is_fused(node: Node) -> bool:
 
 Time = tuple[int, int]
 """When a kernel can run at the earliest: after the node at this place in the graph, and after so many kernels behind it."""
+
+
+def _is_reshaped(node: Node) -> bool:
+    """Whether the value is another's, elements in the same order."""
+    return viewed(node) is not None and bool(_RESHAPES.intersection(target_names(node)[:1]))
 
 
 @dataclass(eq=False)
@@ -75,6 +81,7 @@ class _Fusion:
         self.position = {n: i for i, n in enumerate(graph.nodes)}
         self.maker = {s: n for n, made in storages.made.items() for s in made}
         self.reads: dict[Node, frozenset[str]] = {}
+        self.straight: dict[Node, frozenset[str]] = {}
         self.written: set[Node] = set()
         self._find_written()
 
@@ -87,6 +94,7 @@ class _Fusion:
                 continue
             reads = self._sources(node)
             self.reads[node] = reads
+            self.straight[node] = self._straight_sources(node)
             if self._is_written(node, reads):
                 self.written.add(node)
 
@@ -102,6 +110,24 @@ class _Fusion:
             else:
                 found |= self.reads.get(maker, frozenset())
         return frozenset(found)
+
+    def _straight_sources(self, node: Node) -> frozenset[str]:
+        """What is read of it in its own order only, so that the result can lie in the same place."""
+        if _FUSED.isdisjoint(getattr(node.target, "tags", ())):
+            return frozenset()
+        straight, crooked = set(), set()
+        for given in node.all_input_nodes:
+            storage = self.storages.of.get(given)
+            maker = self.maker.get(storage) if storage is not None else None
+            read = self.reads.get(maker, frozenset()) if maker is not None and maker not in self.written else {storage}
+            same = self.straight[maker] if maker is not None and maker not in self.written else {storage}
+            while _is_reshaped(given):
+                given = given.args[0]  # type: ignore[assignment]
+            if viewed(given) is not None:
+                same = frozenset()
+            straight |= same
+            crooked |= read - same
+        return frozenset(s for s in straight - crooked if s is not None)
 
     def _is_written(self, node: Node, reads: frozenset[str]) -> bool:
         made = self.storages.made.get(node, ())
@@ -146,23 +172,28 @@ class _Fusion:
             makes = [s for s in self._makes(group) if s not in inside]
             reads = tuple(s for s in group.reads if s not in inside)
             free = frees.get(group, [])
-            over = self._written_over(group, free) if in_place else 0
+            gone = [s for s in self._makes(group) if s in inside]
+            over = self._written_over(group, free, gone) if in_place else 0
             yield Kernel(group.nodes[-1], reads, tuple(makes), tuple(free), -over)
 
-    def _written_over(self, group: _Group, free: list[str]) -> int:
-        """The bytes of results that lie where an input of the same size lay, which no later operator of the kernel reads."""
+    def _written_over(self, group: _Group, free: list[str], inside: list[str]) -> int:
+        """The bytes of results that lie where an input of the same size lay, which no later operator of the kernel reads.
+
+        A result that can lie where one of the kernel's own values would have lain does so.
+        """
         if not is_fused(group.nodes[-1]):
             return 0
         last = {s: node for node in group.nodes for s in self.reads[node]}
-        left = {s for s in free if s in last}
+        left = [s for s in (*inside, *free) if s in last]
         saved = 0
         for node in group.nodes:
             for made in self.storages.made.get(node, ()):
                 size = self.storages.size[made]
-                over = next((s for s in sorted(left) if last[s] is node and self.storages.size[s] == size), None)
-                if over is not None:
+                fits = (s for s in left if last[s] is node and self.storages.size[s] == size and s in self.straight[node])
+                over = next(fits, None)
+                if over is not None and made not in inside:
                     left.remove(over)
-                    saved += size
+                    saved += 0 if over in inside else size
         return saved
 
     def _makes(self, group: _Group) -> list[str]:
@@ -184,12 +215,19 @@ class _Fusion:
                 groups.append(group)
             for other in before - {group}:
                 group.time = max(group.time, _behind(other))
-                other.wanted = min(other.wanted, group.time)
+                if not self._is_last(node):
+                    other.wanted = min(other.wanted, group.time)
             group.nodes.append(node)
             group.reads |= reads
             reader |= dict.fromkeys(reads, group)
             of |= dict.fromkeys(self.storages.made.get(node, ()), group)
+        for group in groups:  # those that nothing waits for come when what they read is there
+            group.time = max([group.time, *(_behind(of[s]) for s in group.reads if of.get(s, group) is not group)])
         return groups
+
+    def _is_last(self, node: Node) -> bool:
+        """Whether nothing in the graph reads what the operator makes, such as the gradient of a weight."""
+        return node.target is not OFFLOAD and not any(True for _ in self._users(node))
 
     def _joinable(self, node: Node, before: set[_Group], beside: set[_Group]) -> _Group | None:
         """The latest kernel that an operator can be a part of, of those that make what it reads, else that read the same.

@@ -5,7 +5,7 @@ ids: [4, 256]     batch -> 4, seq -> 256     marked dynamic: s0, s1      bytes: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -55,24 +55,29 @@ class NamedSizes:
     given: Mapping[str, int]
 
     @classmethod
-    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], dims: Dims | None) -> NamedSizes:
-        """Look the sizes up.
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], dims: Dims | None, asked: Collection[str] = ()) -> NamedSizes:
+        """Look the sizes up. Of the usual names, those that were not asked for are left out where they cannot be had.
 
         Raises:
             SizesError: a name stands for no dimension, for different sizes, for one that torch does not treat as variable, or
                 for the same as another.
         """
-        dims = dims if dims is not None else usual_dims(args, kwargs)
+        optional = set() if dims is not None else usual_dims(args, kwargs).keys() - set(asked)
+        dims = dict(dims if dims is not None else usual_dims(args, kwargs))
         given = {name: _size_of(name, places, args, kwargs) for name, places in dims.items()}
-        for name, size in given.items():
-            if size < 2:
-                raise SizesError(f"{name}: found the size {size} in the inputs; allowed: 2 or more, so that it can be varied.")
+        for name, size in list(given.items()):
             twins = [other for other, own in given.items() if own == size and other != name]
-            if twins:
+            if name in optional and (size < 2 or twins):
+                del dims[name], given[name]
+            elif size < 2:
+                raise SizesError(f"{name}: found the size {size} in the inputs; allowed: 2 or more, so that it can be varied.")
+            elif twins:
                 raise SizesError(
                     f"{name}: found {size}, as {twins[0]} has; allowed: inputs in which every named size is another one, "
                     "so that they can be told apart."
                 )
+        if not given:
+            raise SizesError("dims: found no dimension of the inputs that can be varied; allowed: tensors of sizes from 2.")
         return cls(dims, given)
 
     def marked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:

@@ -39,6 +39,7 @@ class GraphExplanation:
         forward: the forward graph, before the backend's own changes.
         backward: the backward graph, before the backend's own changes.
         facts: what passes know of the joint graph.
+        journeys: the values that are swapped: when each leaves, and when it returns.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class GraphExplanation:
         self.forward = rewritten.forward
         self.backward = rewritten.backward
         self.facts = rewritten.joint
+        self.journeys = rewritten.journeys
         self._journeys = {c.own.name: j for j in rewritten.journeys for c in j.move.crossings}
 
     @property
@@ -155,6 +157,7 @@ class Explanation:
         current: those among them that the latest call with gradients ran.
         warnings: everything the user was told about the configuration.
         shares: layer -> the share of its operators that lie in a graph that names it, so that its rules hold for them.
+        layer_paths: layer -> its module path in the model.
     """
 
     def __init__(
@@ -163,11 +166,13 @@ class Explanation:
         warnings: tuple[str, ...],
         current: tuple[GraphExplanation, ...],
         shares: Mapping[int, float],
+        layer_paths: Mapping[int, str],
     ) -> None:
         self.graphs = graphs
         self.warnings = warnings
         self.current = current
         self.shares = shares
+        self.layer_paths = layer_paths
 
     @property
     def values(self) -> tuple[ValueRow, ...]:
@@ -217,11 +222,10 @@ def explain_session(session: Session) -> Explanation:
     made = [c for c in seen if c.rewritten is not None]
     current = tuple(graph(c, latest) for c in made if c.call == latest)
     held = shares(session.plan, session.captures)
-    return Explanation(tuple(graph(c, 0) for c in made), tuple(session.said), current, held)
+    paths = {layer.index: layer.path for layer in session.plan.layers}
+    return Explanation(tuple(graph(c, 0) for c in made), tuple(session.said), current, held, paths)
 
 
 def _run_again(joint: JointGraph, backward: GraphModule) -> set[Node]:
     """The operators of the forward that the backward runs; one that replays a random state has another name there."""
     return computed_again(joint, backward) | {n for n in joint.graph.nodes if is_recomputed(n)}
-
-

@@ -11,7 +11,8 @@ import torch
 import typer
 
 from ..compiler.errors import MemoptWarning
-from ..compiler.estimate.estimate import Estimate, estimate as estimate_step
+from ..compiler.estimate.estimate import Estimate
+from ..compiler.estimate.estimate import estimate as estimate_step
 from ..compiler.estimate.named_sizes import Dims, SizesError
 from ..compiler.estimate.table import tables
 from .app import app

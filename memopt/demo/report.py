@@ -8,8 +8,8 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from ..compiler.explain.explanation import Explanation
-from ..compiler.explain.values import ValueRow
 from ..compiler.explain.table import human_bytes, layer_ranges
+from ..compiler.explain.values import ValueRow
 from .train import Run, gradient_difference
 
 EQUAL = 1e-5

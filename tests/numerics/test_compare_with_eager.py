@@ -363,15 +363,15 @@ def test_what_is_never_compiled_is_told() -> None:
 def test_which_loss_is_differentiated() -> None:
     output = torch.ones(3, requires_grad=True)
     number = torch.tensor(2.0, requires_grad=True)
-    assert float(loss_of(number)) == 2.0
-    assert float(loss_of({"loss": number, "logits": output})) == 2.0
+    assert loss_of(number).item() == 2.0
+    assert loss_of({"loss": number, "logits": output}).item() == 2.0
 
     @dataclasses.dataclass
     class Result:
         logits: Tensor
         loss: Tensor | None = None
 
-    assert float(loss_of(Result(output, number))) == 2.0
+    assert loss_of(Result(output, number)).item() == 2.0
     loss_of(Result(output)).backward()  # type: ignore[no-untyped-call]
     assert output.grad is not None
     torch.testing.assert_close(output.grad, torch.tensor([0.5, 1.0, 1.5]) / 3**0.5)
