@@ -4,7 +4,7 @@ Exit codes: 0, done; 1, an error; 2, warnings with ``--strict``, or a command th
 Results go to standard output; errors, warnings and progress to standard error.
 """
 
-from . import check, explain, estimate, report, graph, verify, schema, demo  # isort: skip
+from . import check, explain, estimate, report, graph, diff, verify, lock, schema, demo  # isort: skip
 from .app import app, main
 
-__all__ = ["app", "check", "demo", "estimate", "explain", "graph", "main", "report", "schema", "verify"]
+__all__ = ["app", "check", "demo", "diff", "estimate", "explain", "graph", "lock", "main", "report", "schema", "verify"]

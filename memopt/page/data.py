@@ -46,7 +46,7 @@ def page_data(
         "layers": [_layer(total, estimate) for total in estimate.layers],
         "swaps": list(_swaps(estimate)),
         "config": _config(estimate, config, rules),
-        "values": {"columns": list(COLUMNS), "rows": [_value(row) for row in estimate.explanation.values]},
+        "values": {"columns": list(COLUMNS), "rows": [_value(row) for row in _by_kind(estimate.explanation.values)]},
     }
 
 
@@ -158,6 +158,11 @@ def _config(estimate: Estimate, config: MemoptConfig, rules: Rules) -> dict[str,
             }
         )
     return {"path": source or "", "lines": text.splitlines(), "rules": told}
+
+
+def _by_kind(rows: tuple[ValueRow, ...]) -> list[ValueRow]:
+    """What costs memory first: parameters and inputs are in memory anyway."""
+    return sorted(rows, key=lambda row: row.kind in ("parameter", "input"))
 
 
 def _value(row: ValueRow) -> list[Any]:

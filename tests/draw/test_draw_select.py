@@ -180,4 +180,4 @@ def test_what_is_not_there_is_refused(which: str, layers: list[int], message: st
 
 def test_an_explanation_without_graphs_is_refused() -> None:
     with pytest.raises(ValueError, match="no graph with a backward"):
-        select(Explanation((), (), (), {}))
+        select(Explanation((), (), (), {}, {}))
