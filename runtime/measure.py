@@ -109,7 +109,7 @@ def _recorded(step_fn: Callable[[], object]) -> tuple[list[dict[str, Any]], int 
         torch.accelerator.synchronize()
         torch.accelerator.reset_peak_memory_stats()
         before = torch.accelerator.memory_allocated()
-        activities += [a for a in (ProfilerActivity.CUDA, ProfilerActivity.XPU) if a in torch.profiler.supported_activities()]
+        activities += [ProfilerActivity.XPU if _accelerator() == "xpu" else ProfilerActivity.CUDA]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         with without_native_messages(), profile(activities=activities, profile_memory=True) as profiler:

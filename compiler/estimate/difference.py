@@ -13,6 +13,9 @@ from .estimate import Estimate
 from .table import place_of
 
 
+_THERE_ANYWAY = ("parameter", "input")
+
+
 @dataclass(frozen=True)
 class Change:
     """A value to which something else happens.
@@ -34,7 +37,8 @@ class Change:
 
 def changes(before: Estimate, after: Estimate) -> tuple[Change, ...]:
     """The values whose action, rule or store differs, in the order of the forward."""
-    ours, theirs = ({_key(row): row for row in found.explanation.values} for found in (before, after))
+    rows = ([row for row in found.explanation.values if row.kind not in _THERE_ANYWAY] for found in (before, after))
+    ours, theirs = ({_key(row): row for row in own} for own in rows)
     pairs = (Change(ours.get(key), theirs.get(key)) for key in {**ours, **theirs})
     return tuple(change for change in pairs if _what(change.before) != _what(change.after))
 

@@ -36,5 +36,9 @@ def nbytes_of(value: torch.Tensor) -> sympy.Expr:
     for size, stride in zip(value.shape, value.stride(), strict=True):
         if isinstance(stride, int) and stride == 0:
             continue
-        total *= size.node.expr if isinstance(size, torch.SymInt) else size
+        total *= _expression(size)
     return total
+
+
+def _expression(size: object) -> object:
+    return size.node.expr if isinstance(size, torch.SymInt) else size

@@ -115,7 +115,8 @@ class _Fusion:
         """What is read of it in its own order only, so that the result can lie in the same place."""
         if _FUSED.isdisjoint(getattr(node.target, "tags", ())):
             return frozenset()
-        straight, crooked = set(), set()
+        straight: set[str | None] = set()
+        crooked: set[str | None] = set()
         for given in node.all_input_nodes:
             storage = self.storages.of.get(given)
             maker = self.maker.get(storage) if storage is not None else None

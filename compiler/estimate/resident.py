@@ -38,27 +38,19 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in local)
 
 
-def _state_bytes(model: nn.Module, optimizer: OptimizerType) -> int:
+def _state_bytes(model: nn.Module, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | Optimizer) -> int:
     """The state after one step, taken on fake tensors by an optimizer of the same kind."""
-    given = [p for p in model.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": given}]
-    make: Any = optimizer
+    make: Callable[..., Optimizer]
     if isinstance(optimizer, Optimizer):
         if optimizer.state:
             return _bytes(t for t in tree_leaves(list(optimizer.state.values())) if isinstance(t, torch.Tensor))
-        groups, make = optimizer.param_groups, type(optimizer)
+        groups, make, options = optimizer.param_groups, type(optimizer), _learning_rate(optimizer)
+    else:
+        groups, make, options = [{"params": [p for p in model.parameters() if p.requires_grad]}], optimizer, {}
     with torch_bridge.fake_tensors("cpu") as fake:
-        stand_ins: dict[int, nn.Parameter] = {}
-        for parameter in [p for group in groups for p in group["params"]]:
-            own = nn.Parameter(fake(parameter.detach()).detach(), requires_grad=True)
-            own.grad = torch.empty_like(own)
-            stand_ins[id(parameter)] = own
+        own_groups = [{**group, "params": [_stand_in(p, fake) for p in group["params"]]} for group in groups]
         try:
-            if make is optimizer:
-                made = make(list(stand_ins.values()))
-            else:
-                own_groups = [{**group, "params": [stand_ins[id(p)] for p in group["params"]]} for group in groups]
-                made = make(own_groups, **_defaults(optimizer))
+            made = make(own_groups, **options)
             made.step()
         except Exception as error:
             raise ValueError(
@@ -69,6 +61,11 @@ def _state_bytes(model: nn.Module, optimizer: OptimizerType) -> int:
         return sum(t.numel() * t.element_size() for t in state)
 
 
-def _defaults(optimizer: OptimizerType) -> Mapping[str, Any]:
-    defaults = getattr(optimizer, "defaults", {})
-    return {"lr": defaults["lr"]} if "lr" in defaults else {}
+def _stand_in(parameter: nn.Parameter, fake: Callable[[torch.Tensor], torch.Tensor]) -> nn.Parameter:
+    own = nn.Parameter(fake(parameter.detach()).detach())
+    own.grad = torch.empty_like(own)
+    return own
+
+
+def _learning_rate(optimizer: Optimizer) -> Mapping[str, Any]:
+    return {"lr": optimizer.defaults["lr"]} if "lr" in optimizer.defaults else {}

@@ -138,7 +138,7 @@ class _Backward:
 
     def _kinds(self) -> dict[str, str]:
         ran = {n.name for n in self.forward.graph.nodes}
-        kinds = {}
+        kinds: dict[str, str] = {}
         for node, made in self.storages.made.items():
             if node.target is PREFETCH:
                 kinds |= dict.fromkeys(made, "reloaded")

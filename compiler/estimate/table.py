@@ -53,7 +53,7 @@ def _summary(estimate: Estimate) -> Table:
         ("FLOPs that run again", human_count(work.recompute), share.strip(" ()")),
     ]
     for column in ("left", "right", "left"):
-        table.add_column(justify=column)  # type: ignore[arg-type]
+        table.add_column(justify=column)
     for row in rows:
         table.add_row(*row)
     return table

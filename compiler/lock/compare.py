@@ -43,10 +43,10 @@ def check_same(locked: Lock, now: Lock, path: object) -> None:
             f"{path}: found a lock for another configuration ({', '.join(changed)} differ); write the lock again with "
             "'memopt lock'."
         )
-    before, after = ({n: layer.path for n, layer in lock.layers.items()} for lock in (locked, now))
-    if before != after:
+    old, new = ({n: layer.path for n, layer in lock.layers.items()} for lock in (locked, now))
+    if old != new:
         raise LockError(
-            f"{path}: found a lock for another model: its layers are {_paths(before)}, and here they are {_paths(after)}. "
+            f"{path}: found a lock for another model: its layers are {_paths(old)}, and here they are {_paths(new)}. "
             "Write the lock again with 'memopt lock'."
         )
 
@@ -71,9 +71,7 @@ def compare(locked: Lock, now: Lock) -> Verdict:
             f"locked. {_AGAIN}"
         )
     for (old, new), numbers in fallen.items():
-        better.append(
-            f"{_name(numbers)}: {human_bytes(new)} saved for backward, less than the {human_bytes(old)} that were locked"
-        )
+        better.append(f"{_name(numbers)}: {human_bytes(new)} saved for backward, {human_bytes(old)} were locked")
     return Verdict(tuple(broken), tuple(better))
 
 

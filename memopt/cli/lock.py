@@ -48,7 +48,10 @@ def lock(
     strict: Strict = False,
     real: Real = False,
 ) -> None:
-    """Write down what the configuration resolves to and what each layer saves; 'memopt check --locked' fails when that grows."""
+    """Write down what the configuration resolves to and what each layer saves.
+
+    'memopt check --locked' fails when a later change of the code makes a layer save more.
+    """
     parsed = load(config)
     check_device(device)
     or_exit(lambda: check_place(output))

@@ -42,7 +42,7 @@ def measured_step(built: Built, config: MemoptConfig, tracing: Tracing) -> Measu
 
         def step() -> None:
             model.zero_grad(set_to_none=True)
-            loss_of(model(*args, **kwargs)).backward()
+            torch.autograd.backward(loss_of(model(*args, **kwargs)))
 
         return measure(step, warmup=2)
 

@@ -114,9 +114,9 @@ def _swaps(estimate: Estimate) -> Iterator[dict[str, Any]]:
             row = rows.get(journey.move.crossings[0].own.name)
             name = journey.move.value.name
             leaves, issued = place.get(("forward", f"{name}_ticket")), place.get(("backward", f"{name}_prefetch"))
-            used = place.get(("backward", journey.first_use.name)) or _first_in(estimate, row.returns, issued)
             if row is None or leaves is None or issued is None:
                 continue
+            used = place.get(("backward", journey.first_use.name), _first_in(estimate, row.returns, issued))
             yield {
                 "name": row.name,
                 "layer": row.layer,
@@ -131,9 +131,8 @@ def _swaps(estimate: Estimate) -> Iterator[dict[str, Any]]:
             }
 
 
-def _first_in(estimate: Estimate, layer: int | None, since: int | None) -> int:
+def _first_in(estimate: Estimate, layer: int | None, since: int) -> int:
     """The place of the first moment of a layer's backward: what uses a value may be a part of a kernel."""
-    since = since or 0
     behind = enumerate(estimate.timeline[since:], since)
     return next((i for i, moment in behind if moment.phase == "backward" and moment.layer == layer), since)
 
