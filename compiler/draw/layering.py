@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import networkx as nx  # type: ignore[import-untyped]
+import networkx as nx
 
 Vertex = Hashable
 Edge = tuple[Vertex, Vertex]

@@ -12,7 +12,6 @@ from ..explain.values import ValueRow
 from .estimate import Estimate
 from .table import place_of
 
-
 _THERE_ANYWAY = ("parameter", "input")
 
 

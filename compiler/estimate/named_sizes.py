@@ -30,7 +30,8 @@ class SizesError(ValueError):
 
 def usual_dims(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, list[Place]]:
     """``batch``: the first dimension of the tensors, as of the first one; ``seq``: the second of those of integers."""
-    given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+    given: dict[int | str, Any] = dict(enumerate(args))
+    given.update(kwargs)
     tensors = {k: v for k, v in given.items() if isinstance(v, torch.Tensor) and v.dim() > 0}
     if not tensors:
         return {}

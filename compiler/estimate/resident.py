@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 def _state_bytes(model: nn.Module, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | Optimizer) -> int:
     """The state after one step, taken on fake tensors by an optimizer of the same kind."""
-    make: Callable[..., Optimizer]
+    make: Any
     if isinstance(optimizer, Optimizer):
         if optimizer.state:
             return _bytes(t for t in tree_leaves(list(optimizer.state.values())) if isinstance(t, torch.Tensor))
@@ -51,7 +52,10 @@ def _state_bytes(model: nn.Module, optimizer: Callable[[Iterable[nn.Parameter]],
         own_groups = [{**group, "params": [_stand_in(p, fake) for p in group["params"]]} for group in groups]
         try:
             made = make(own_groups, **options)
-            made.step()
+            with contextlib.suppress(*torch_bridge.NEEDS_VALUE):  # it asks for a value, after it has made its state
+                made.step()
+            if made.state and len(made.state) < sum(len(group["params"]) for group in own_groups):
+                raise RuntimeError("it asks for values of its parameters")
         except Exception as error:
             raise ValueError(
                 f"optimizer: found {make!r}, which cannot take a step on these parameters ({type(error).__name__}: {error}); "
