@@ -29,6 +29,7 @@ check: lint types test
 bench: $(READY)
 	$(RUN) benchmarks/recompute.py
 	$(RUN) benchmarks/swap.py
+	$(RUN) benchmarks/estimate.py
 	$(RUN) benchmarks/own_time.py
 	$(RUN) benchmarks/compile_time.py
 	$(RUN) benchmarks/simulate_overlap.py

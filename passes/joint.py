@@ -136,6 +136,9 @@ class JointGraph:
 
     def layer_of(self, node: Node) -> int | None:
         """The layer a node belongs to, in the forward or in the backward; None outside the layers."""
+        # Torch gives sums of gradients the number of whatever the forward ended with.
+        while node in self.backward and node.meta.get("is_gradient_acc") and node.all_input_nodes:
+            node = node.all_input_nodes[-1]
         scope = self.scope_of(node)
         return scope.layer if scope is not None else None
 
