@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,15 @@ class Measurement:
 
     device: str
     peak_bytes: int
-    timeline: tuple[Moment, ...]
+    timeline: tuple[Moment, ...] = field(repr=False)
     left_bytes: int
     scratch_bytes: int
     allocator_peak_bytes: int | None = None
+
+    def __str__(self) -> str:
+        peak = self.at_peak
+        parts = ", ".join(f"{kind} {count:,}" for kind, count in peak.bytes.items())
+        return f"peak {self.peak_bytes:,} bytes on {self.device}, at {peak.operator or 'an operator'}, {peak.phase}: {parts}"
 
     @property
     def at_peak(self) -> Moment:

@@ -49,6 +49,11 @@ class Estimate:
     sizes: Mapping[str, int] = field(default_factory=dict)
     formula: Mapping[int | None, sympy.Expr] = field(default_factory=dict, repr=False)
 
+    def __str__(self) -> str:
+        from .table import render
+
+        return render(self)
+
     @property
     def at_peak(self) -> Moment:
         """The first moment at which most is alive: its operator, layer and bytes by category."""

@@ -72,7 +72,7 @@ def check_no_effect(config: MemoptConfig, report: Report) -> None:
         which = f"{spoken(ignored)} of the others" if ignored else "the others"
         text = f"only the first entry is used; {which} will be ignored. Write all layers into swap.layer_swap[0].layers"
         report.warn(("swap", "layer_swap"), text)
-    if swap.store == "host" and swap.dir is not None:
+    if swap.store == "host" and swap.dir is not None and swap.host_limit is None:  # above the limit, values go to files
         report.warn(("swap", "dir"), "has no effect with store: host")
     if swap.store == "disk" and swap.host_limit is not None:
         report.warn(("swap", "host_limit"), "has no effect with store: disk")
