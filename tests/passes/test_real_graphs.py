@@ -226,7 +226,7 @@ def test_a_rule_that_raises_memory_is_told_with_both_numbers() -> None:
 @pytest.mark.parametrize("config", [FULL_TEXT, EXCLUDE_TEXT, "recompute: {mode: select, select_module: {'.*mlp': [0-2]}}"])
 def test_a_layer_is_recomputed_after_the_backward_of_the_next_layer_and_just_before_its_own(backend: str, config: str) -> None:
     graph = only(gpt(backend, config))
-    again = {n.name for n in computed_again(graph._facts, graph.backward)}
+    again = {n.name for n in computed_again(graph.facts, graph.backward)}
     position: dict[tuple[str, int], list[int]] = {}
     nodes = [n for n in graph.backward.graph.nodes if n.op == "call_function"]
     for place, node in enumerate(nodes):
@@ -244,7 +244,7 @@ def test_a_layer_is_recomputed_after_the_backward_of_the_next_layer_and_just_bef
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recomputed_values_of_one_layer_are_alive_at_a_time(backend: str) -> None:
     graph = only(gpt(backend, FULL_TEXT))
-    again = {n.name for n in computed_again(graph._facts, graph.backward)}
+    again = {n.name for n in computed_again(graph.facts, graph.backward)}
     nodes = list(graph.backward.graph.nodes)
     place = {n: i for i, n in enumerate(nodes)}
     alive: list[set[int]] = [set() for _ in nodes]
@@ -265,10 +265,10 @@ def test_recomputed_values_of_one_layer_are_alive_at_a_time(backend: str) -> Non
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_only_what_the_backward_needs_runs_again(backend: str) -> None:
     graph = only(stack(backend, FULL_TEXT))
-    names = Counter((layer_of(n), str(n.target)) for n in computed_again(graph._facts, graph.backward))
+    names = Counter((layer_of(n), str(n.target)) for n in computed_again(graph.facts, graph.backward))
     assert [names[i, "aten.addmm.default"] for i in range(LAYERS)] == [1, 1, 1]  # fc1; nothing reads fc2 again
     users = {n.name: n.users for n in graph.backward.graph.nodes}
-    assert all(users[n.name] for n in computed_again(graph._facts, graph.backward))
+    assert all(users[n.name] for n in computed_again(graph.facts, graph.backward))
 
 
 # ---------------------------------------------------------------- numbers, by hand
@@ -301,7 +301,7 @@ def test_sums_of_a_hand_computed_model(backend: str) -> None:
 def test_recomputed_operators_are_counted_as_they_run(backend: str) -> None:
     explanation = stack(backend, FULL_TEXT)
     graph = only(explanation)
-    ran = Counter(layer_of(n) for n in computed_again(graph._facts, graph.backward))
+    ran = Counter(layer_of(n) for n in computed_again(graph.facts, graph.backward))
     assert {t.layer: t.recomputed for t in explanation.totals if t.recomputed} == ran
 
 
