@@ -29,7 +29,7 @@ from llama_like import LlamaLike, LlamaLikeConfig
 from memopt.compiler import pipeline
 from torch import nn
 
-from memopt import compile_with_memopt, explain, swap_counters
+from memopt import compile_with_memopt, estimate, explain, measure, swap_counters
 
 BIG = LlamaLikeConfig()
 SMALL = LlamaLikeConfig(vocabulary=1024, layers=4, width=256, heads=4, kv_heads=2, inner=512)
@@ -239,6 +239,33 @@ def _row(check: Check, name: str, config: dict[str, Any] | None) -> dict[str, An
     }
 
 
+def predictions(check: Check) -> None:
+    """The estimated peak against the measured one, with recomputation and with swap; the measured against the allocator's."""
+    check.results["predictions"] = {}
+    symbols = check.symbols(check.big, check.positions, check.batch)
+    recompute = {"recompute": {"mode": "full", "full_recompute_layer": [f"0-{check.big.layers - 1}"]}}
+    for name, config in (("recompute", recompute), ("swap", swap(check.big.layers))):
+        model = check.model(check.big, torch.bfloat16)
+        told = estimate(model, config, (symbols,), backend=check.backend).peak_bytes
+        compile_with_memopt(model, config, backend=check.backend)
+
+        def step(model: nn.Module = model) -> None:
+            model.zero_grad(set_to_none=True)
+            model(symbols).backward()
+
+        step()
+        step()
+        model.zero_grad(set_to_none=True)
+        found = measure(step)
+        check.results["predictions"][name] = {
+            "predicted_bytes": told,
+            "measured_bytes": found.peak_bytes,
+            "allocator_peak_bytes": found.allocator_peak_bytes,
+            "ratio": told / found.peak_bytes,
+        }
+        check.expect(0.9 <= told / found.peak_bytes <= 1.15, f"predictions: {name}: predicted / measured is not near 1")
+
+
 def _difference(one: nn.Module, other: nn.Module) -> float:
     """The largest difference between gradients, as a part of the largest gradient."""
     pairs = [(a.grad, b.grad) for a, b in zip(one.parameters(), other.parameters(), strict=True)]
@@ -256,7 +283,7 @@ def main(dry_run: bool, out: str | None) -> int:
     check = Check(dry_run)
     check.results["device"] = torch.cuda.get_device_name() if check.device.type == "cuda" else check.device.type
     check.results["torch"] = torch.__version__
-    for part in (gradients, streams, long_run, spill, timings):
+    for part in (gradients, streams, long_run, spill, timings, predictions):
         start = time.perf_counter()
         try:
             part(check)

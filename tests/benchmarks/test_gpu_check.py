@@ -31,6 +31,8 @@ def test_dry_run_passes_and_prints_json(tmp_path: Path) -> None:
         "swap, each layer by itself",
         "recompute",
     }
+    assert found["predictions"].keys() == {"recompute", "swap"}
+    assert all(0.97 <= row["ratio"] <= 1.03 for row in found["predictions"].values())
     moved = found["rows"]["swap"]["swap_of_5_steps"]
     assert moved["bytes_in"] == moved["bytes_out"] > 0
     assert moved["offloads"] == moved["prefetches"] > 0
