@@ -243,15 +243,18 @@ def compile_inductor(
         patches |= {
             "reorder_for_peak_memory": False,
             "allow_buffer_reuse": False,
-            "inplace_buffers": False,
             "memory_planning": False,
         }
-    return cast(Compiled, compile_fx(gm, inputs, inner_compile=_compile_keeping_apart, config_patches=patches))
+    inner = functools.partial(_compile_half, copies_in_background=copies_in_background)
+    return cast(Compiled, compile_fx(gm, inputs, inner_compile=inner, config_patches=patches))
 
 
-@functools.wraps(compile_fx_inner)
-def _compile_keeping_apart(*args: Any, **kwargs: Any) -> Any:
-    """Inductor's own compilation of one graph, without kernels that would recompute a layer in the backward of another."""
+def _compile_half(*args: Any, copies_in_background: bool, **kwargs: Any) -> Any:
+    """Inductor's own compilation of a forward or a backward graph.
+
+    No kernel recomputes a layer in the backward of another. While values may be on their way out, no kernel writes over one of
+    its inputs either: it could be one of those. Nothing is on its way out of a backward, and what came back is its own.
+    """
     usual = type(V.choices)
 
     class Choices(usual):  # type: ignore[valid-type,misc]
@@ -261,7 +264,9 @@ def _compile_keeping_apart(*args: Any, **kwargs: Any) -> Any:
                 return False
             return bool(usual.can_fuse_horizontal(scheduler, node1, node2, *rest))
 
-    with V.set_choices_handler(Choices()):
+    leaves = copies_in_background and not kwargs.get("is_backward")
+    in_place = inductor_config.patch(inplace_buffers=False) if leaves else contextlib.nullcontext()
+    with V.set_choices_handler(Choices()), in_place:
         return compile_fx_inner(*args, **kwargs)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
 import torch
 from torch import nn
+from torch.fx import Graph
 
 from ...passes.sizes import Known, nbytes, size_hint
 from ...runtime.timeline import Moment, peak_of
@@ -20,10 +21,11 @@ from ..explain.totals import LayerTotal, summed
 from ..lowering import Backend
 from .formula import saved_formula
 from .fused import fused
-from .kernels import node_by_node
+from .kernels import Kernel
 from .named_sizes import Dims, NamedSizes, SizesAt
 from .resident import OptimizerType, resident
 from .step import Schedule, simulate
+from .storages import Storages
 from .work import Work, work_of
 
 
@@ -185,7 +187,7 @@ def estimate_of(
         sizes = named.checked(at or {}, symbols)
         known = SizesAt({symbol: sizes[name] for symbol, name in symbols.items()})
     swaps = any(graph.swaps for graph in graphs)
-    schedule: Schedule = functools.partial(fused, in_place=not swaps) if backend == "inductor" else node_by_node
+    schedule: Schedule | None = functools.partial(_fused, swaps=swaps) if backend == "inductor" else None
     layers = summed(graph.totals_at(known) for graph in graphs)
     return Estimate(
         simulate(graphs, functools.partial(_bytes, known=known), schedule),
@@ -196,6 +198,11 @@ def estimate_of(
         sizes,
         saved_formula(graphs, symbols) if formula else {},
     )
+
+
+def _fused(graph: Graph, storages: Storages, kept: frozenset[str], phase: str, *, swaps: bool) -> Iterator[Kernel]:
+    # Where values leave, the forward writes over none: it could be on its way out.
+    return fused(graph, storages, kept, in_place=phase == "backward" or not swaps)
 
 
 def _bytes(value: torch.Tensor, known: Known) -> int:

@@ -25,17 +25,19 @@ from .storages import SizeOf, Storages
 if TYPE_CHECKING:
     from ..explain.explanation import GraphExplanation
 
-Schedule = Callable[[Graph, Storages, frozenset[str]], Iterable[Kernel]]
+Schedule = Callable[[Graph, Storages, frozenset[str], str], Iterable[Kernel]]
+"""What a backend makes of a graph: its storages, those that outlive it, and whether it is ``forward`` or ``backward``."""
 
 
-def simulate(graphs: Sequence[GraphExplanation], size_of: SizeOf, schedule: Schedule = node_by_node) -> tuple[Moment, ...]:
+def simulate(graphs: Sequence[GraphExplanation], size_of: SizeOf, schedule: Schedule | None = None) -> tuple[Moment, ...]:
     """The moments of one step.
 
     Args:
         graphs: what the step runs, in the order of the forward.
         size_of: the bytes of a tensor's storage.
-        schedule: what a backend makes of a graph.
+        schedule: what a backend makes of a graph; None for every operator by itself.
     """
+    schedule = schedule or _one_by_one
     live = _Live()
     halves = [_Forward(graph, size_of) for graph in graphs]
     moments = [moment for half in halves for moment in half.run(live, schedule)]
@@ -43,6 +45,10 @@ def simulate(graphs: Sequence[GraphExplanation], size_of: SizeOf, schedule: Sche
         backward = _Backward(half, size_of)
         moments += backward.run(live, schedule)
     return tuple(moments)
+
+
+def _one_by_one(graph: Graph, storages: Storages, kept: frozenset[str], _phase: str) -> Iterable[Kernel]:
+    return node_by_node(graph, storages, kept)
 
 
 @dataclass
@@ -91,7 +97,8 @@ class _Forward:
         leaving = {of[n.args[0]] for n in self.graph.nodes if n.target is OFFLOAD if n.args[0] in of}
         kinds = dict.fromkeys(leaving, "leaving") | dict.fromkeys(self.saved, "saved") | dict.fromkeys(self.outputs, "outputs")
         kept = frozenset(self.saved | self.outputs | self.given)
-        yield from _moments(schedule(self.graph, self.storages, kept), self.storages, live, kinds, "forward", self.joint)
+        kernels = schedule(self.graph, self.storages, kept, "forward")
+        yield from _moments(kernels, self.storages, live, kinds, "forward", self.joint)
 
 
 class _Backward:
@@ -114,7 +121,8 @@ class _Backward:
         gradients = {storage for storage, is_gradient in ends.items() if is_gradient}
         kept = frozenset(ends.keys() | forward.outputs | forward.given)
         kinds = self._kinds() | dict.fromkeys(gradients, "gradients")
-        yield from _moments(schedule(self.graph, self.storages, kept), self.storages, live, kinds, "backward", self.joint)
+        kernels = schedule(self.graph, self.storages, kept, "backward")
+        yield from _moments(kernels, self.storages, live, kinds, "backward", self.joint)
         for storage in list(live.category):
             own = storage.startswith((forward.storages.prefix, self.storages.prefix))
             if own and storage not in gradients and storage not in forward.outputs:
