@@ -187,14 +187,15 @@ def trace(
     except torch_bridge.NEEDS_VALUE as error:
         stop = error
     new_breaks = breaks()
-    if stop is None or is_whole(session.captures, new_breaks):
+    whole = stop is None or is_whole(session.captures, new_breaks)
+    if stop is None or whole:
         missing = unapplied(plan, session.captures, new_breaks)
     else:
         missing = [stopped(plan, session.captures, stop)]
         if not any(seen.trains for seen in session.captures):
             raise ValueError(missing[0]) from stop
     session.say([*plan.warnings, *session.found_in_graphs(), *missing])
-    return explain_session(session)
+    return explain_session(session, is_whole=whole)
 
 
 def explain(model: nn.Module) -> Explanation:

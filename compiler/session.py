@@ -66,6 +66,7 @@ class Session:
         said: every warning given so far, once each.
         agreement: how the ranks of a process group agree about collectives; None to compare with nobody.
         news: how often a graph was captured, or ran for a layer that it had not run for.
+        order: the graphs that the latest call ran, in order, each with the number of the call.
         ran_eagerly: whether a call has run no captured graph.
     """
 
@@ -81,6 +82,7 @@ class Session:
     ran_eagerly: bool = False
     agreement: Agreement | None = None
     news: int = 0
+    order: list[tuple[int, Capture]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _here: threading.local = field(default_factory=threading.local)
     _clock: Clock = field(default_factory=Clock)
@@ -119,6 +121,7 @@ class Session:
         def run(*args: Any) -> Any:
             self.runs += 1
             seen.call = self.calls
+            self._note_run(seen)
             here = self.place
             if here is not None:
                 self.news += seen.serve(here.layer, self.calls, repeated=here.repeated)
@@ -145,6 +148,11 @@ class Session:
             yield ran
         finally:
             self._here.place, self._here.ran = before
+
+    def _note_run(self, seen: Capture) -> None:
+        if not self.order or self.order[0][0] != self.calls:
+            self.order.clear()
+        self.order.append((self.calls, seen))
 
     def _note_root(self, seen: Capture, args: Sequence[Any]) -> bool:
         """Note for which module the graph of an inner module runs now; whether that is new."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -134,11 +136,27 @@ def _import(module_name: str, path: str, option: str) -> Any:
 
 
 def _call(function: Callable[[], Any], path: str, option: str, hint: str, *, real: bool) -> Any:
+    _refuse_arguments(function, path, option)
     try:
-        with _device(real):
+        # What it prints is not a result of the command.
+        with _device(real), contextlib.redirect_stdout(sys.stderr):
             return function()
     except (Exception, SystemExit) as error:
         raise FactoryError(f"{option} {path}: calling it failed: {what_failed(error)}.{hint}") from error
+
+
+def _refuse_arguments(function: Callable[[], Any], path: str, option: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # something built in: calling it will tell
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise FactoryError(
+            f"{option} {path}: found a function that needs arguments ({error}); allowed: one without. Write one that calls it "
+            "with them."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -72,6 +72,8 @@ def measure(step_fn: Callable[[], object], *, warmup: int = 0) -> Measurement:
         raise TypeError(f"step_fn: found {step_fn!r}; allowed: a function without arguments that runs one step.")
     if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
         raise ValueError(f"warmup: found {warmup!r}; allowed: a count of steps, 0 or more.")
+    if torch.autograd.profiler._is_profiler_enabled:
+        raise ValueError("step_fn: found a profiler that is running; allowed: one at a time, and measure() profiles the step.")
     for _ in range(warmup):
         step_fn()
     events, allocator_peak = _recorded(step_fn)

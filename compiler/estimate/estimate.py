@@ -14,6 +14,7 @@ from torch.fx import Graph
 
 from ...passes.sizes import Known, nbytes, size_hint
 from ...runtime.timeline import Moment, peak_of
+from ..arguments import check_call
 from ..compile import Layers, trace
 from ..config.load import ConfigSource
 from ..explain.explanation import Explanation
@@ -22,7 +23,8 @@ from ..lowering import Backend
 from .formula import saved_formula
 from .fused import fused
 from .kernels import Kernel
-from .named_sizes import Dims, NamedSizes, SizesAt
+from .named_sizes import Dims, NamedSizes, SizesAt, check_sizes
+from .notes import NO_BACKWARD, notes
 from .resident import OptimizerType, resident
 from .step import Schedule, simulate
 from .storages import Storages
@@ -96,6 +98,11 @@ class Estimate:
         """Everything the user is told about the configuration."""
         return self.explanation.warnings
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures leave out."""
+        return tuple(notes(self.explanation))
+
 
 def estimate(
     model: nn.Module,
@@ -143,6 +150,8 @@ def estimate(
         SizesError: a ``ValueError``: the named sizes cannot be had of these inputs.
         ValueError: the model has no graph with a backward.
     """
+    check_call(args, kwargs)
+    check_sizes(at, dims)
     named: NamedSizes | None = None
     if at or dims or formula:
         named = NamedSizes.of(args, kwargs or {}, dims, (at or {}).keys())
@@ -176,9 +185,9 @@ def estimate_of(
     formula: bool = False,
 ) -> Estimate:
     """Estimate one step from what was decided, found by ``trace`` or by a call of a compiled model."""
-    graphs = explanation.current
+    graphs = explanation.runs
     if not graphs:
-        raise ValueError("model: it has no graph with a backward: no parameter or input that it uses requires a gradient.")
+        raise ValueError(f"model: it has no graph with a backward: {NO_BACKWARD}")
     known: Known = size_hint
     symbols: Mapping[sympy.Symbol, str] = {}
     sizes: Mapping[str, int] = {}

@@ -21,11 +21,29 @@ Place = tuple[int | str, int]
 """An argument, by position or name, and a dimension of it."""
 
 Dims = Mapping[str, Sequence[Place]]
+_MOST = 2**31 - 1
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class SizesError(ValueError):
     """Named sizes cannot be had of these inputs; the message says why, and what to do."""
+
+
+def check_sizes(at: object, dims: object) -> None:
+    """Refuse what is no mapping of names.
+
+    Raises:
+        TypeError: ``at`` or ``dims`` has another form.
+    """
+    if at is not None and not isinstance(at, Mapping):
+        raise TypeError(f"at: found {at!r}; allowed: a mapping of names to sizes, such as {{'batch': 8}}.")
+    allowed = "a mapping of names to lists of (argument, dimension), such as {'batch': [(0, 0)]}"
+    if dims is not None and not isinstance(dims, Mapping):
+        raise TypeError(f"dims: found {dims!r}; allowed: {allowed}.")
+    for name, places in dims.items() if isinstance(dims, Mapping) else ():
+        pairs = places if isinstance(places, list | tuple) else [places]
+        if not all(isinstance(p, list | tuple) and len(p) == 2 and isinstance(p[1], int) for p in pairs) or not pairs:
+            raise TypeError(f"dims[{name!r}]: found {places!r}; allowed: {allowed}.")
 
 
 def usual_dims(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, list[Place]]:
@@ -115,10 +133,10 @@ class NamedSizes:
             if name not in self.given:
                 near = get_close_matches(name, self.given, 1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
-                allowed = ", ".join(self.given) or "none: the inputs have no named dimension"
+                allowed = f"{', '.join(self.given)}, and what dims names"
                 raise SizesError(f"at: found the name {name!r}; allowed: {allowed}.{hint}")
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise SizesError(f"at: found {name}={size!r}; allowed: a whole number from 1.")
+            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST:
+                raise SizesError(f"at: found {name}={size!r}; allowed: a whole number from 1 to {_MOST}.")
             if name not in symbols.values() and size != self.given[name]:
                 raise SizesError(
                     f"at: found {name}={size}, but the model fixes it at {self.given[name]} while it is traced; allowed: "
@@ -150,6 +168,9 @@ def _size_of(name: str, places: Sequence[Place], args: Sequence[Any], kwargs: Ma
     sizes = {}
     for key, dim in places:
         tensor = _argument(key, args, kwargs)
+        if tensor is None:
+            known = [*range(len(args)), *kwargs]
+            raise SizesError(f"dims[{name!r}]: found the argument {key!r}; allowed: {', '.join(map(repr, known)) or 'none'}.")
         if not isinstance(tensor, torch.Tensor) or isinstance(dim, bool) or not 0 <= dim < tensor.dim():
             found = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise SizesError(

@@ -39,11 +39,14 @@ def simulate(graphs: Sequence[GraphExplanation], size_of: SizeOf, schedule: Sche
     """
     schedule = schedule or _one_by_one
     live = _Live()
-    halves = [_Forward(graph, size_of) for graph in graphs]
+    halves = [_Forward(graph, size_of, number) for number, graph in enumerate(graphs)]
     moments = [moment for half in halves for moment in half.run(live, schedule)]
-    for half in reversed(halves):
-        backward = _Backward(half, size_of)
+    knows_parameters = any(half.joint.parameters for half in halves)
+    for half, before in zip(reversed(halves), [*reversed(halves[:-1]), None], strict=True):
+        backward = _Backward(half, size_of, knows_parameters=knows_parameters)
         moments += backward.run(live, schedule)
+        for storage in before.outputs if before is not None else ():  # what this part was given
+            live.drop(storage)
     return tuple(moments)
 
 
@@ -76,11 +79,11 @@ class _Live:
 class _Forward:
     """The forward of one graph, and what it leaves behind for the backward."""
 
-    def __init__(self, explained: GraphExplanation, size_of: SizeOf) -> None:
-        self.explained = explained
+    def __init__(self, explained: GraphExplanation, size_of: SizeOf, number: int) -> None:
+        self.explained, self.number = explained, number
         self.joint = explained.facts
         self.graph = explained.forward.graph
-        self.storages = Storages(self.graph, size_of, f"{explained.number}f.")
+        self.storages = Storages(self.graph, size_of, f"{number}f.")
         of = self.storages.of
         returned = returned_by(explained.forward)
         split = self.joint.num_fwd_outputs
@@ -104,11 +107,12 @@ class _Forward:
 class _Backward:
     """The backward of one graph: what crosses to it goes by its name in the forward."""
 
-    def __init__(self, forward: _Forward, size_of: SizeOf) -> None:
+    def __init__(self, forward: _Forward, size_of: SizeOf, *, knows_parameters: bool) -> None:
         self.forward, self.joint = forward, forward.joint
+        self.knows_parameters = knows_parameters
         self.module = forward.explained.backward
         self.graph = self.module.graph
-        self.storages = Storages(self.graph, size_of, f"{forward.explained.number}b.")
+        self.storages = Storages(self.graph, size_of, f"{forward.number}b.")
         self._adopt_crossings()
 
     def run(self, live: _Live, schedule: Schedule) -> Iterator[Moment]:
@@ -159,7 +163,7 @@ class _Backward:
         primals = [n for n in self.joint.graph.find_nodes(op="placeholder") if n not in self.joint.tangents]
         for node, primal in zip(returned_by(self.module), primals, strict=False):
             if node is not None and node in self.storages.of:
-                yield self.storages.of[node], primal in self.joint.parameters or not self.joint.parameters
+                yield self.storages.of[node], primal in self.joint.parameters or not self.knows_parameters
 
 
 def _moments(

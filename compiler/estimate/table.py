@@ -17,6 +17,7 @@ def tables(estimate: Estimate) -> Group:
     parts: list[RenderableType] = [_summary(estimate), _peak(estimate)]
     if estimate.formula:
         parts.append(_formulas(estimate))
+    parts += [f"note: {text}." for text in estimate.notes]
     parts += [f"warning: {text}" for text in estimate.warnings]
     return Group(*parts)
 
@@ -41,10 +42,12 @@ def _summary(estimate: Estimate) -> Table:
     resident = ", ".join(f"{name} {human_bytes(size)}" for name, size in estimate.resident.items())
     before = sum(t.saved_before for t in estimate.layers)
     work = estimate.work
+    least = "" if estimate.explanation.is_whole else " (at least)"
+    peak = f"peak, above what is there all the time{least}"
     unknown = f" ({work.unknown} operators of unknown work left out)" if work.unknown else ""
     share = f" ({work.recompute / work.forward:.0%} of the forward's)" if work.forward else ""
     rows = [
-        ("peak, above what is there all the time", human_bytes(estimate.peak_bytes), f"at {place_of(estimate.at_peak)}"),
+        (peak, human_bytes(estimate.peak_bytes), f"at {place_of(estimate.at_peak)}"),
         ("there all the time", human_bytes(estimate.resident_bytes), resident),
         ("saved for backward", human_bytes(estimate.saved_bytes), f"torch.compile alone: {human_bytes(before)}"),
         ("swapped", human_bytes(estimate.swapped_bytes), "leaves in the forward, returns in the backward"),

@@ -158,6 +158,9 @@ class Explanation:
         warnings: everything the user was told about the configuration.
         shares: layer -> the share of its operators that lie in a graph that names it, so that its rules hold for them.
         layer_paths: layer -> its module path in the model.
+        runs: the graphs with a backward in the order in which the latest call ran them; one that ran for several layers, as
+            after graph breaks, stands there as often.
+        is_whole: False where a trace had to stop before the model's end: everything told is of the part before.
     """
 
     def __init__(
@@ -167,12 +170,17 @@ class Explanation:
         current: tuple[GraphExplanation, ...],
         shares: Mapping[int, float],
         layer_paths: Mapping[int, str],
+        *,
+        runs: tuple[GraphExplanation, ...] = (),
+        is_whole: bool = True,
     ) -> None:
         self.graphs = graphs
         self.warnings = warnings
         self.current = current
         self.shares = shares
         self.layer_paths = layer_paths
+        self.runs = runs or current
+        self.is_whole = is_whole
 
     @property
     def values(self) -> tuple[ValueRow, ...]:
@@ -208,8 +216,11 @@ class Explanation:
         return render(self)
 
 
-def explain_session(session: Session) -> Explanation:
-    """Explain what a session has captured; what torch's compile cache spared is derived again, without lowering."""
+def explain_session(session: Session, *, is_whole: bool = True) -> Explanation:
+    """Explain what a session has captured; what torch's compile cache spared is derived again, without lowering.
+
+    ``is_whole``: the model was captured to its end.
+    """
     seen = [session.rewritten(c) for c in session.captures if c.trains]
     latest = max((c.call for c in seen), default=0)
     ahead = session.plan.swap.prefetch if session.plan.swap is not None else 0
@@ -220,10 +231,13 @@ def explain_session(session: Session) -> Explanation:
         return GraphExplanation(c.number, c.rewritten, layers, ahead, c.repeated)
 
     made = [c for c in seen if c.rewritten is not None]
-    current = tuple(graph(c, latest) for c in made if c.call == latest)
+    latest_ones = {c.number: graph(c, latest) for c in made if c.call == latest}
+    current = tuple(latest_ones.values())
+    runs = tuple(latest_ones[c.number] for call, c in session.order if call == latest and c.number in latest_ones)
     held = shares(session.plan, session.captures)
     paths = {layer.index: layer.path for layer in session.plan.layers}
-    return Explanation(tuple(graph(c, 0) for c in made), tuple(session.said), current, held, paths)
+    said = tuple(session.said)
+    return Explanation(tuple(graph(c, 0) for c in made), said, current, held, paths, runs=runs, is_whole=is_whole)
 
 
 def _run_again(joint: JointGraph, backward: GraphModule) -> set[Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..explain.table import human_bytes, layer_ranges
-from .lock import LayerLock, Lock, LockError
+from .lock import OUTSIDE, LayerLock, Lock, LockError
 
 _AGAIN = "Look at it with 'memopt explain', and if it is meant, write the lock again with 'memopt lock'."
 
@@ -43,7 +43,7 @@ def check_same(locked: Lock, now: Lock, path: object) -> None:
             f"{path}: found a lock for another configuration ({', '.join(changed)} differ); write the lock again with "
             "'memopt lock'."
         )
-    old, new = ({n: layer.path for n, layer in lock.layers.items()} for lock in (locked, now))
+    old, new = ({n: layer.path for n, layer in lock.layers.items() if n != OUTSIDE} for lock in (locked, now))
     if old != new:
         raise LockError(
             f"{path}: found a lock for another model: its layers are {_paths(old)}, and here they are {_paths(new)}. "
@@ -57,8 +57,8 @@ def compare(locked: Lock, now: Lock) -> Verdict:
     better: list[str] = []
     grown: dict[tuple[int, int], list[str]] = {}
     fallen: dict[tuple[int, int], list[str]] = {}
-    for number, before in locked.layers.items():
-        after = now.layers[number]
+    for number in {**now.layers, **locked.layers}:  # outside layers there may have been nothing, or be nothing now
+        before, after = (lock.layers.get(number, LayerLock("")) for lock in (locked, now))
         if (before.recompute, before.swap) != (after.recompute, after.swap):
             broken.append(f"{_name([number])}: {_plan(before)} was locked, and now it is {_plan(after)}. {_AGAIN}")
         if before.saved_bytes != after.saved_bytes:
@@ -76,10 +76,10 @@ def compare(locked: Lock, now: Lock) -> Verdict:
 
 
 def _name(numbers: list[str]) -> str:
-    if numbers == ["outside"]:
+    if numbers == [OUTSIDE]:
         return "outside layers"
-    inside = layer_ranges(int(n) for n in numbers if n != "outside")
-    also = " and outside layers" if "outside" in numbers else ""
+    inside = layer_ranges(int(n) for n in numbers if n != OUTSIDE)
+    also = " and outside layers" if OUTSIDE in numbers else ""
     return f"layer{'s' if len(numbers) > 1 else ''} {inside}{also}"
 
 

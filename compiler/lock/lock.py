@@ -20,6 +20,9 @@ from ..explain.explanation import Explanation
 FORMAT = 1
 """The number of the file's format; a reader refuses others."""
 
+OUTSIDE = "outside"
+"""What stands in the place of a layer's number for what lies outside the layers."""
+
 
 class LockError(ValueError):
     """A lock file cannot be used here; the message says why, and what to do."""
@@ -82,7 +85,7 @@ def lock_of(
         saved, swapped = (total.saved_after, total.swapped) if total is not None else (0, 0)
         layers[str(layer.index)] = LayerLock(layer.path, _recomputed(layer), _swapped(layer), saved, swapped)
     if (rest := totals.get(None)) is not None:
-        layers["outside"] = LayerLock("", saved_bytes=rest.saved_after, swapped_bytes=rest.swapped)
+        layers[OUTSIDE] = LayerLock("", saved_bytes=rest.saved_after, swapped_bytes=rest.swapped)
     tensors = (t for t in torch.utils._pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
     shapes = tuple(f"{list(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in tensors)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
@@ -127,7 +130,9 @@ def read_lock(path: Path) -> Lock:
         raise LockError(f"{path}: found a lock of another format; allowed: {FORMAT}. {again}")
     try:
         layers = {str(n): _layer(layer) for n, layer in data.pop("layers").items()}
-        return Lock(**{**data, "inputs": tuple(data["inputs"])}, layers=layers)
+        if not isinstance(data["config"], dict):
+            raise ValueError("a configuration that is no mapping")
+        return Lock(**{**data, "inputs": _texts(data["inputs"])}, layers=layers)
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         known = [*Lock.__dataclass_fields__]
         hint = next((h for name in data if name not in known and (h := did_you_mean(name, known))), "")
@@ -135,7 +140,13 @@ def read_lock(path: Path) -> Lock:
 
 
 def _layer(data: Any) -> LayerLock:
-    layer = LayerLock(**{**data, "recompute": tuple(data["recompute"]), "swap": tuple(data["swap"])})
-    if not all(isinstance(count, int) and count >= 0 for count in (layer.saved_bytes, layer.swapped_bytes)):
+    layer = LayerLock(**{**data, "recompute": _texts(data["recompute"]), "swap": _texts(data["swap"])})
+    if not all(type(count) is int and count >= 0 for count in (layer.saved_bytes, layer.swapped_bytes)):
         raise ValueError("bytes that are no count")
     return layer
+
+
+def _texts(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list) or not all(isinstance(text, str) for text in data):
+        raise ValueError("a list of texts that is none")
+    return tuple(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from typing import Annotated
@@ -32,6 +33,9 @@ def main() -> None:
     with open(os.devnull, "w") as nowhere:
         # Python has no stream where the shell closed it: what is said is for nobody, and the exit code tells.
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+        for stream in (sys.stdout, sys.stderr):  # a terminal may not have every character of a path
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             try:
                 app()

@@ -135,6 +135,9 @@ def as_plain(found: Estimate) -> dict[str, Any]:
         "backward_flops": found.work.backward,
         "recompute_flops": found.recompute_flops,
         "sizes": dict(found.sizes),
+        "is_whole": found.explanation.is_whole,
+        "notes": list(found.notes),
+        "warnings": list(found.warnings),
         "saved_formula": str(found.saved_formula) if found.formula else None,
     }
 
@@ -153,7 +156,7 @@ def optimizer_of(name: str | None) -> Callable[[Iterable[torch.nn.Parameter]], t
 
 def _sizes(text: str | None) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for part in text.split(",") if text else ():
+    for part in text.split(",") if text is not None else ():
         name, equals, size = (piece.strip() for piece in part.partition("="))
         if not equals or not name.isidentifier() or not size.isdecimal() or int(size) < 1:
             raise ValueError(f"--at: found {part!r}; allowed: NAME=SIZE, with commas between, such as batch=8,seq=4096.")

@@ -30,7 +30,7 @@ from .options import (
     layers_of,
     load,
 )
-from .outcome import Exit, finish, or_exit
+from .outcome import Exit, fail, finish, or_exit
 from .printing import print_error, print_line, stderr
 from .tracing import Tracing, traced
 
@@ -67,6 +67,10 @@ def locked(built: Built, config: MemoptConfig, tracing: Tracing) -> tuple[Lock, 
     stages = tracing.pipeline_parallel_size
     plan = or_exit(lambda: resolve(built.model, config, layers=layers_of(tracing.layers), pipeline_parallel_size=stages))
     explanation = traced(built, config, tracing)
+    if not explanation.is_whole:
+        for text in explanation.warnings:
+            print_line("warning", "yellow", text)
+        fail("the trace stopped before the model's end, so its bytes are not known; allowed: a model that is traced whole.")
     inputs = (built.args or (), dict(built.kwargs or {}))
     return lock_of(built.model, config, plan, explanation, tracing.backend, inputs), explanation.warnings
 

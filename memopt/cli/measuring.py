@@ -42,7 +42,8 @@ def measured_step(built: Built, config: MemoptConfig, tracing: Tracing) -> Measu
 
         def step() -> None:
             model.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss_of(model(*args, **kwargs)))
+            output = model(*args, **kwargs)  # held until the backward has ended, as in most training loops
+            torch.autograd.backward(loss_of(output))
 
         return measure(step, warmup=2)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..compiler.compile import trace
 from ..compiler.config.load import MemoptConfig
 from ..compiler.errors import MemoptWarning
+from ..compiler.estimate.notes import NO_BACKWARD
 from .options import layers_of
 from .outcome import fail, or_exit
 from .printing import print_line, stderr
@@ -59,5 +60,5 @@ def traced(built: Built, config: MemoptConfig, tracing: Tracing, *, doing: str =
     if not explanation.graphs:
         for text in explanation.warnings:
             print_line("warning", "yellow", text)
-        fail("the model has no graph with a backward: no parameter or input that it uses requires a gradient.")
+        fail(f"the model has no graph with a backward: {NO_BACKWARD}")
     return explanation

@@ -30,7 +30,9 @@ def verify(
     backend: BackendName = "inductor",
     scope: Annotated[Scope, typer.Option("--scope", help="As for compile_with_memopt.")] = Scope.MODEL,
     steps: Annotated[int, typer.Option("--steps", min=1, help="How many forwards and backwards to compare.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the weights, the inputs and the dropout masks.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the weights, the inputs and the dropout masks.")
+    ] = 0,
     tolerance: Annotated[
         float | None,
         typer.Option(

@@ -38,7 +38,7 @@ def page_data(
     return {
         "title": "memopt: one training step",
         "facts": {**facts, "memopt": __version__, "torch": torch.__version__},
-        "warnings": list(estimate.warnings),
+        "warnings": [*estimate.warnings, *(f"Not counted: {note}." for note in estimate.notes)],
         "summary": _summary(estimate, measured),
         "categories": list(CATEGORIES),
         "timeline": _timeline(estimate),
