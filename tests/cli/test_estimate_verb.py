@@ -106,7 +106,10 @@ def test_warnings_are_told_once(shown: tuple[str, ...]) -> None:
         (("--at", "2=3"), "--at: found '2=3'; allowed: NAME=SIZE"),
         (("--at", "batch=8,batch=9"), "--at: found 'batch' twice; allowed: each name once."),
         (("--at", "bacth=8"), "at: found the name 'bacth'; allowed: batch. Did you mean 'batch'?"),
-        (("--dim", "batch=0"), "--dim: found 'batch=0'; allowed: NAME=ARGUMENT:DIMENSION, such as batch=0:0 or seq=input_ids:1."),
+        (
+            ("--dim", "batch=0"),
+            "--dim: found 'batch=0'; allowed: NAME=ARGUMENT:DIMENSION, such as batch=0:0 or seq=input_ids:1.",
+        ),
         (("--dim", "batch=0:-1"), "--dim: found 'batch=0:-1'"),
         (("--dim", "n=0:2"), "dims['n']: found dimension 2 of argument 0, which is (4, 8); allowed: one it has."),
         (("--dim", "n=x:0"), "dims['n']: found dimension 0 of argument 'x', which is NoneType; allowed: one it has."),

@@ -43,7 +43,10 @@ def test_a_layer_that_saves_more_is_named_with_its_bytes(locked: Path) -> None:
     result = run(*CHECK, *model("wide"))
     assert result.exit_code == 1
     grown = 2 * TANH
-    assert f"error: layer 0: {X + grown} B ({X + grown} B) saved for backward, {X + TANH} B ({X + TANH} B) were locked." in said(result)
+    assert (
+        f"error: layer 0: {X + grown} B ({X + grown} B) saved for backward, {X + TANH} B ({X + TANH} B) were locked."
+        in said(result)
+    )
     assert f"error: layer 2: {grown} B ({grown} B) saved for backward, {TANH} B ({TANH} B) were locked." in said(result)
     assert "layer 1" not in said(result)
     assert "as locked" not in said(result)
@@ -66,7 +69,10 @@ def test_a_layer_that_saves_less_is_a_note(locked: Path) -> None:
         ((*CHECK, *model("tower", ())), "a lock for the backend aot_eager, and here it is inductor;"),
         (("check", "none.yaml", *CHECK[2:], *TOWER), "a lock for another configuration (recompute differ);"),
         ((*CHECK, *TOWER, "--input", "verb_models:other_inputs"), "the inputs [4, 8] float32, and here it is [5, 8] float32;"),
-        ((*CHECK, *TOWER[2:]), "error: --locked: found without --model; allowed: with the model that the lock was written for."),
+        (
+            (*CHECK, *TOWER[2:]),
+            "error: --locked: found without --model; allowed: with the model that the lock was written for.",
+        ),
         ((*CHECK, *model("frozen")), "error: the model has no graph with a backward"),
         ((*CHECK, *model("raises")), "error: tracing the model failed: ValueError: out of tune (verb_models.py:"),
         ((*CHECK, *TOWER, "--device", "nope"), "error: --device: found 'nope'"),
@@ -91,7 +97,10 @@ def test_refusals(locked: Path, command: tuple[str, ...], message: str) -> None:
         (lambda d: d["layers"]["1"].update(saved_bytes=-1), "a lock file that was changed (bytes that are no count)."),
         (lambda d: d.update(config=3), "a lock file that was changed (a configuration that is no mapping)."),
         (lambda d: d["layers"]["1"].update(recompute=[]), "layer 1: no rule was locked, and now it is recompute *."),
-        (lambda d: d["layers"]["0"].update(saved_bytes=0), f"layer 0: {X + TANH} B ({X + TANH} B) saved for backward, 0 B (0 B) were"),
+        (
+            lambda d: d["layers"]["0"].update(saved_bytes=0),
+            f"layer 0: {X + TANH} B ({X + TANH} B) saved for backward, 0 B (0 B) were",
+        ),
     ],
 )
 def test_a_lock_that_was_changed(locked: Path, change: Callable[[Any], None], message: str) -> None:

@@ -78,5 +78,7 @@ def test_what_a_step_differentiates(output: Any, loss: float) -> None:
 
 @pytest.mark.parametrize("output", [None, 3, torch.zeros(2), {"loss": None}])
 def test_outputs_that_need_no_gradient(output: Any) -> None:
-    with pytest.raises(ValueError, match="model: found no output that needs a gradient; allowed: a loss, or tensors to make one"):
+    with pytest.raises(
+        ValueError, match="model: found no output that needs a gradient; allowed: a loss, or tensors to make one"
+    ):
         loss_of(output)

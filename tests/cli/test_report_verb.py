@@ -67,14 +67,20 @@ def test_warnings_are_on_the_page_and_told(folder: Path) -> None:
         (("-o", "nowhere/p.html"), "error: nowhere/p.html: there is no directory "),
         (("-o", "."), "error: .: is a directory; a file is to be written."),
         (("--model", "verb_models:fails"), "calling it failed: RuntimeError: the weights are lost (verb_models.py:"),
-        (("--model", "verb_models:needs"), "calling it failed: TypeError: needs() missing 1 required positional argument: 'size'"),
+        (
+            ("--model", "verb_models:needs"),
+            "found a function that needs arguments (missing a required argument: 'size'); allowed: one without.",
+        ),
         (("--model", "verb_models:no_module"), "the factory returned a str; allowed: a torch.nn.Module, (model, args) or"),
         (("--model", "verb_models:nobody"), "verb_models has no 'nobody'."),
         (("--model", "no_such_file:tower"), "there is no module 'no_such_file'."),
         (("--model", "verb_models:alone"), "The model was called without inputs: --input gives them."),
         (("--model", "verb_models:frozen"), "error: the model has no graph with a backward"),
         (("--model", "verb_models:raises"), "error: tracing the model failed: ValueError: out of tune (verb_models.py:"),
-        (("--input", "verb_models:wrong_inputs"), "error: tracing the model failed: TypeError: Tower.forward() takes 2 positional"),
+        (
+            ("--input", "verb_models:wrong_inputs"),
+            "error: tracing the model failed: TypeError: Tower.forward() takes 2 positional",
+        ),
         (("--optimizer", "Adamm"), "error: --optimizer: found 'Adamm'; allowed: "),
     ],
 )

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from memopt.demo.gpt import GPT, GPTConfig
 from torch import Tensor, nn
+
+from memopt.demo.gpt import GPT, GPTConfig
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from llama_like import LlamaLike, LlamaLikeConfig  # noqa: E402
+from llama_like import LlamaLike, LlamaLikeConfig
 
 LAYERS = 2
 ALL = [f"0-{LAYERS - 1}"]
@@ -37,7 +38,8 @@ class VitLike(nn.Module):
         self.patches = nn.Conv2d(3, width, 4, 4)
         self.places = nn.Parameter(torch.zeros(1, 64, width))
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True) for _ in range(LAYERS)
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(LAYERS)
         )
         self.head = nn.Linear(width, 10)
 

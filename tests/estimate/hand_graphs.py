@@ -73,7 +73,12 @@ def told(kernels: Sequence[Kernel]) -> list[tuple[str, tuple[str, ...], tuple[st
 
 
 def explained(
-    joint: GraphModule, forward: GraphModule, backward: GraphModule, outputs: int, parameters: Sequence[str] = (), number: int = 0
+    joint: GraphModule,
+    forward: GraphModule,
+    backward: GraphModule,
+    outputs: int,
+    parameters: Sequence[str] = (),
+    number: int = 0,
 ) -> Any:
     """What the simulation takes of an explained graph."""
     named = {n.name: n for n in joint.graph.find_nodes(op="placeholder")}

@@ -113,5 +113,7 @@ def test_work_by_hand(backend: str) -> None:
 
 def test_a_model_without_a_backward_is_refused() -> None:
     model = Stack().requires_grad_(False)
-    with pytest.raises(ValueError, match=r"model: it has no graph with a backward: no parameter or input .* requires a gradient"):
+    with pytest.raises(
+        ValueError, match=r"model: it has no graph with a backward: no parameter or input .* requires a gradient"
+    ):
         estimate(model, {}, (torch.zeros(10, 16),), backend="aot_eager")

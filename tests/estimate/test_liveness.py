@@ -210,8 +210,10 @@ def test_graphs_run_forward_in_order_and_backward_in_reverse() -> None:
     assert found[4].bytes["saved"] == 2 * MM  # the second graph's backward begins
     assert found[8].bytes["saved"] == MM  # then the first's
     assert found[-1].bytes["gradients"] == 2 * W
-    assert Storages(graphs[0].forward.graph, size_of, "0f.").size.keys().isdisjoint(
-        Storages(graphs[1].forward.graph, size_of, "1f.").size
+    assert (
+        Storages(graphs[0].forward.graph, size_of, "0f.")
+        .size.keys()
+        .isdisjoint(Storages(graphs[1].forward.graph, size_of, "1f.").size)
     )
 
 

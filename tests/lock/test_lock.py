@@ -116,8 +116,20 @@ def test_what_grows_is_told_by_layer_and_bytes() -> None:
 
 
 def test_layers_that_grow_alike_are_told_together() -> None:
-    before = lock(layer_0=layer(10), layer_1=layer(10, 1), layer_2=layer(10, 2), layer_5=layer(10, 5), outside=LayerLock("", saved_bytes=10))
-    after = lock(layer_0=layer(12), layer_1=layer(12, 1), layer_2=layer(12, 2), layer_5=layer(99, 5), outside=LayerLock("", saved_bytes=12))
+    before = lock(
+        layer_0=layer(10),
+        layer_1=layer(10, 1),
+        layer_2=layer(10, 2),
+        layer_5=layer(10, 5),
+        outside=LayerLock("", saved_bytes=10),
+    )
+    after = lock(
+        layer_0=layer(12),
+        layer_1=layer(12, 1),
+        layer_2=layer(12, 2),
+        layer_5=layer(99, 5),
+        outside=LayerLock("", saved_bytes=12),
+    )
     broken = compare(before, after).broken
     assert [text.split(" B)")[0] for text in broken] == ["layers 0-2 and outside layers: 12 B (12", "layer 5: 99 B (99"]
     assert "each saved for backward" in broken[0]
@@ -143,7 +155,11 @@ def test_what_lies_outside_layers_may_come_and_go() -> None:
     [
         ({"recompute": FULL}, {}, "recompute * was locked, and now it is no rule"),
         ({}, {"swap": ("mlp", "norm")}, "no rule was locked, and now it is swap mlp, norm"),
-        ({"recompute": ("mlp",)}, {"recompute": FULL, "swap": ("a",)}, "recompute mlp was locked, and now it is recompute * and swap a"),
+        (
+            {"recompute": ("mlp",)},
+            {"recompute": FULL, "swap": ("a",)},
+            "recompute mlp was locked, and now it is recompute * and swap a",
+        ),
     ],
 )
 def test_another_plan_breaks_it(before: Any, after: Any, told: str) -> None:
@@ -165,7 +181,10 @@ def test_another_plan_breaks_it(before: Any, after: Any, told: str) -> None:
         ({"config": {"recompute": {}, "swap": {}}}, "for another configuration (recompute differ);"),
         ({"config": {"recompute": {"mode": "full"}}}, "for another configuration (swap differ);"),
         ({"layers": {}}, "for another model: its layers are layers.0 ... layers.0 (1), and here they are none."),
-        ({"layers": {"0": LayerLock("blocks.0")}}, "its layers are layers.0 ... layers.0 (1), and here they are blocks.0 ... blocks.0"),
+        (
+            {"layers": {"0": LayerLock("blocks.0")}},
+            "its layers are layers.0 ... layers.0 (1), and here they are blocks.0 ... blocks.0",
+        ),
     ],
 )
 def test_a_lock_of_something_else_is_refused(changed: Any, message: str) -> None:
@@ -201,7 +220,10 @@ def changed(change: Any) -> str:
         (changed(lambda d: d.update(toch="2")), "Did you mean 'torch'?"),
         (changed(lambda d: d.update(layers=[1])), "found a lock file that was changed ("),
         (changed(lambda d: d.update(config=[])), "found a lock file that was changed (a configuration that is no mapping)."),
-        (changed(lambda d: d.update(inputs="[4] float32")), "found a lock file that was changed (a list of texts that is none)."),
+        (
+            changed(lambda d: d.update(inputs="[4] float32")),
+            "found a lock file that was changed (a list of texts that is none).",
+        ),
         (changed(lambda d: d["layers"]["0"].update(recompute=[1])), "(a list of texts that is none)."),
         (changed(lambda d: d["layers"]["0"].update(saved_bytes="1")), "(bytes that are no count)."),
         (changed(lambda d: d["layers"]["0"].update(saved_bytes=-1)), "(bytes that are no count)."),

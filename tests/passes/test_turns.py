@@ -93,7 +93,9 @@ AGAIN = (0, "second call")
         ([None], [(A, False)], False),
     ],
 )
-def test_what_is_kept_apart(first: list[tuple[Call, bool] | None], second: list[tuple[Call, bool] | None], *, apart: bool) -> None:
+def test_what_is_kept_apart(
+    first: list[tuple[Call, bool] | None], second: list[tuple[Call, bool] | None], *, apart: bool
+) -> None:
     assert keep_apart(nodes(first), nodes(second)) is apart
 
 

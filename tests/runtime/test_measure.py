@@ -133,7 +133,9 @@ def test_a_count_that_is_none(wrong: Any) -> None:
 
 
 def test_a_step_that_allocates_nothing() -> None:
-    with pytest.raises(ValueError, match="step_fn: the step allocated nothing; allowed: a step that runs a forward and a backward"):
+    with pytest.raises(
+        ValueError, match="step_fn: the step allocated nothing; allowed: a step that runs a forward and a backward"
+    ):
         measure(lambda: None)
 
 
