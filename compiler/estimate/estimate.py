@@ -43,6 +43,7 @@ class Estimate:
         explanation: the values behind it, with their sizes as traced.
         sizes: name -> size of the dimensions that have names.
         formula: layer -> the bytes that its forward saves, in the names of ``sizes``; empty where none was asked for.
+        asked: the sizes are not those of the inputs.
     """
 
     timeline: tuple[Moment, ...] = field(repr=False)
@@ -52,6 +53,7 @@ class Estimate:
     explanation: Explanation = field(repr=False)
     sizes: Mapping[str, int] = field(default_factory=dict)
     formula: Mapping[int | None, sympy.Expr] = field(default_factory=dict, repr=False)
+    asked: bool = False
 
     def __str__(self) -> str:
         from .table import render
@@ -101,7 +103,7 @@ class Estimate:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the figures leave out."""
-        return tuple(notes(self.explanation))
+        return tuple(notes(self.explanation, asked=self.asked))
 
 
 def estimate(
@@ -206,6 +208,7 @@ def estimate_of(
         explanation,
         sizes,
         saved_formula(graphs, symbols) if formula else {},
+        named is not None and dict(sizes) != dict(named.given),
     )
 
 

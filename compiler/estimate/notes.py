@@ -13,8 +13,10 @@ NO_BACKWARD = (
 )
 
 
-def notes(explanation: Explanation) -> Iterator[str]:
-    """One sentence for each thing that is not counted."""
+def notes(explanation: Explanation, *, asked: bool) -> Iterator[str]:
+    """One sentence for each thing that is not counted or checked; ``asked``: for sizes other than the inputs'."""
+    if asked:
+        yield "whether the model takes such sizes is not checked: a table of positions, for example, may be shorter"
     if not explanation.is_whole:
         yield (
             "the trace stopped before the model's end (a warning says where): all figures are those of the part before, and "

@@ -77,6 +77,14 @@ def test_static() -> None:
     assert found["saved_bytes"] == as_json()["saved_bytes"]
 
 
+@pytest.mark.parametrize("shown", [(), ("--json",)])
+def test_what_is_not_counted_is_said(folder: Path, shown: tuple[str, ...]) -> None:
+    result = run("estimate", "none.yaml", "--model", "verb_models:stops", *EAGER, *shown)
+    text = " ".join(result.stdout.split())
+    assert "the trace stopped before the model's end (a warning says where)" in text
+    assert ('"is_whole": false' if shown else "peak, above what is there all the time (at least)") in text
+
+
 def test_without_sizes_that_can_vary_there_is_no_formula_and_it_is_said(folder: Path) -> None:
     text = (folder / "verb_models.py").read_text()
     (folder / "one_row.py").write_text(text.replace("torch.zeros(4, 8)", "torch.zeros(1, 8)"))
@@ -105,14 +113,14 @@ def test_warnings_are_told_once(shown: tuple[str, ...]) -> None:
         (("--at", "batch=x"), "--at: found 'batch=x'; allowed: NAME=SIZE"),
         (("--at", "2=3"), "--at: found '2=3'; allowed: NAME=SIZE"),
         (("--at", "batch=8,batch=9"), "--at: found 'batch' twice; allowed: each name once."),
-        (("--at", "bacth=8"), "at: found the name 'bacth'; allowed: batch. Did you mean 'batch'?"),
+        (("--at", "bacth=8"), "at: found the name 'bacth'; allowed: batch, and what dims names. Did you mean 'batch'?"),
         (
             ("--dim", "batch=0"),
             "--dim: found 'batch=0'; allowed: NAME=ARGUMENT:DIMENSION, such as batch=0:0 or seq=input_ids:1.",
         ),
         (("--dim", "batch=0:-1"), "--dim: found 'batch=0:-1'"),
         (("--dim", "n=0:2"), "dims['n']: found dimension 2 of argument 0, which is (4, 8); allowed: one it has."),
-        (("--dim", "n=x:0"), "dims['n']: found dimension 0 of argument 'x', which is NoneType; allowed: one it has."),
+        (("--dim", "n=x:0"), "dims['n']: found the argument 'x'; allowed: 0."),
         (("--dim", "n=0:1", "--at", "n=9"), "at: found n=9, but the model fixes it at 8 while it is traced;"),
         (("--static", "--at", "batch=8"), "--static: found together with --at or --dim, which ask for sizes that vary;"),
         (("--optimizer", "Adamw"), "--optimizer: found 'Adamw'; allowed: "),

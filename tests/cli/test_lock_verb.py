@@ -128,6 +128,7 @@ def test_warnings_are_told_and_strict_makes_them_count(folder: Path) -> None:
         (("-o", "."), "error: .: is a directory; a file is to be written."),
         (("--model", "verb_models:fails"), "calling it failed: RuntimeError: the weights are lost (verb_models.py:"),
         (("--model", "verb_models:alone"), "The model was called without inputs: --input gives them."),
+        (("--model", "verb_models:stops"), "error: the trace stopped before the model's end, so its bytes are not known;"),
         (("--layers", "blocks"), "blocks"),
     ],
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from estimate_models import CONFIGS, LAYERS, MODELS, gpt
+from estimate_models import CONFIGS, LAYERS, MODELS, Made, gpt
 from memopt.runtime.timeline import CATEGORIES
 from torch import nn
 
@@ -72,6 +74,46 @@ def test_the_timeline(backend: str, config: str) -> None:
     first = [[m.layer for m in found.timeline if m.phase == phase and m.layer is not None] for phase in ("forward", "backward")]
     assert list(dict.fromkeys(first[0])) == list(range(LAYERS))
     assert list(dict.fromkeys(first[1])) == list(reversed(range(LAYERS)))
+
+
+class Breaks(nn.Module):
+    """A GPT's layers, with a break of the graph in front of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = gpt()[0].layers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            torch._dynamo.graph_break()
+            x = layer(x)
+        return x.square().mean()
+
+
+@pytest.mark.filterwarnings("ignore::memopt.MemoptWarning")
+def test_a_model_that_breaks() -> None:
+    model, x = Breaks(), torch.randn(4, 48, 48)
+    told = estimate(model, {}, (x,), backend="aot_eager")
+    compile_with_memopt(model, {}, backend="aot_eager")
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        model(x).backward()
+
+    real = measure(step, warmup=2)
+    assert told.peak_bytes == pytest.approx(real.peak_bytes, rel=0.03)
+    assert told.timeline[-1].bytes["gradients"] == sum(p.numel() * 4 for p in model.parameters())
+    assert [note for note in told.notes if note.startswith("the model breaks into 2 parts that are compiled")]
+
+
+def test_what_is_not_counted_is_said() -> None:
+    whole, images = (estimate(*_with({}, MODELS[kind]()), backend="aot_eager") for kind in ("gpt", "vit"))
+    assert whole.notes == ()
+    assert images.notes == ("memory that convolutions use inside themselves is not counted",)
+
+
+def _with(config: dict[str, Any], made: Made) -> tuple[nn.Module, dict[str, Any], tuple[torch.Tensor, ...]]:
+    return made[0], config, made[1]
 
 
 def test_nothing_is_built_or_kept() -> None:

@@ -75,8 +75,8 @@ def test_usual_names_that_nobody_asked_for_are_left_out_where_they_cannot_be_had
         ),
         ((ids(4, 8),), {"a": [(0, -1)]}, (), "dims['a']: found dimension -1 of argument 0, which is (4, 8)"),
         ((ids(4, 8),), {"a": [(0, True)]}, (), "dims['a']: found dimension True of argument 0"),
-        ((ids(4, 8),), {"a": [(1, 0)]}, (), "dims['a']: found dimension 0 of argument 1, which is NoneType"),
-        ((ids(4, 8),), {"a": [("x", 0)]}, (), "dims['a']: found dimension 0 of argument 'x', which is NoneType"),
+        ((ids(4, 8),), {"a": [(1, 0)]}, (), "dims['a']: found the argument 1; allowed: 0."),
+        ((ids(4, 8),), {"a": [("x", 0)]}, (), "dims['a']: found the argument 'x'; allowed: 0."),
         (
             (ids(4), ids(5)),
             {"a": [(0, 0), (1, 0)]},
@@ -95,11 +95,12 @@ def test_refusals(args: tuple[Any, ...], dims: Any, asked: Any, message: str) ->
 @pytest.mark.parametrize(
     ("at", "message"),
     [
-        ({"bacth": 8}, "at: found the name 'bacth'; allowed: batch, seq. Did you mean 'batch'?"),
-        ({"x": 8}, "at: found the name 'x'; allowed: batch, seq."),
-        ({"batch": 0}, "at: found batch=0; allowed: a whole number from 1."),
-        ({"batch": True}, "at: found batch=True; allowed: a whole number from 1."),
-        ({"batch": 2.0}, "at: found batch=2.0; allowed: a whole number from 1."),
+        ({"bacth": 8}, "at: found the name 'bacth'; allowed: batch, seq, and what dims names. Did you mean 'batch'?"),
+        ({"x": 8}, "at: found the name 'x'; allowed: batch, seq, and what dims names."),
+        ({"batch": 0}, "at: found batch=0; allowed: a whole number from 1 to 2147483647."),
+        ({"batch": True}, "at: found batch=True; allowed: a whole number from 1 to 2147483647."),
+        ({"batch": 2**40}, "at: found batch=1099511627776; allowed: a whole number from 1 to 2147483647."),
+        ({"batch": 2.0}, "at: found batch=2.0; allowed: a whole number from 1 to 2147483647."),
         ({"seq": 9}, "at: found seq=9, but the model fixes it at 8 while it is traced; allowed: inputs of that size."),
     ],
 )
@@ -108,6 +109,24 @@ def test_sizes_that_cannot_be_asked_for(at: Any, message: str) -> None:
     with pytest.raises(SizesError) as caught:
         named.checked(at, {sympy.Symbol("s0"): "batch"})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"at": [("batch", 8)]},
+            r"at: found \[\('batch', 8\)\]; allowed: a mapping of names to sizes, such as \{'batch': 8\}\.",
+        ),
+        ({"dims": ["batch"]}, r"dims: found \['batch'\]; allowed: a mapping of names to lists of \(argument, dimension\)"),
+        ({"dims": {"n": 3}}, r"dims\['n'\]: found 3; allowed: a mapping"),
+        ({"dims": {"n": [0, 0]}}, r"dims\['n'\]: found \[0, 0\]; allowed: a mapping"),
+        ({"dims": {"n": []}}, r"dims\['n'\]: found \[\]; allowed: a mapping"),
+    ],
+)
+def test_what_has_another_form(options: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        estimate(FixesBatch(), {}, (torch.zeros(4, 8),), backend="aot_eager", **options)
 
 
 def test_sizes_that_can() -> None:
@@ -161,7 +180,9 @@ def test_a_size_that_the_model_fixes() -> None:
 
 def test_an_unknown_name_is_refused_by_the_estimate() -> None:
     model, args = gpt(width=16, layers=2)
-    with pytest.raises(SizesError, match=r"at: found the name 'sequ'; allowed: batch, seq\. Did you mean 'seq'\?"):
+    with pytest.raises(
+        SizesError, match=r"at: found the name 'sequ'; allowed: batch, seq, and what dims names\. Did you mean 'seq'\?"
+    ):
         estimate(model, {}, args, at={"sequ": 3}, backend="aot_eager")
 
 

@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from harness import full
 from memopt.compiler import torch_bridge
@@ -90,7 +91,8 @@ def too_early(held: list[set[Any]]) -> list[set[Any]]:
 
 @pytest.fixture
 def _no_caches() -> Iterator[None]:
-    with inductor_config.patch(force_disable_caches=True):
+    """Graphs are compiled again each time; what a C++ compiler made of a kernel stays."""
+    with inductor_config.patch(fx_graph_cache=False), functorch_config.patch(enable_autograd_cache=False):
         yield
 
 
@@ -165,6 +167,7 @@ def test_memory_is_kept_for_reuse_only_where_no_rule_saves_it(config: Any, optio
     assert inductor_config.allow_buffer_reuse is usual
 
 
+@pytest.mark.usefixtures("_no_caches")
 def test_the_usual_choices_are_back_after_compiling() -> None:
     seen = []
 
@@ -172,7 +175,7 @@ def test_the_usual_choices_are_back_after_compiling() -> None:
         seen.append(V.choices)
         return torch_bridge._run_as_is(graph, inputs)
 
-    with inductor_config.patch(force_disable_caches=True), mock.patch.object(torch_bridge, "compile_fx_inner", run_as_is):
+    with mock.patch.object(torch_bridge, "compile_fx_inner", run_as_is):
         compile_with_memopt(Small(), full(0))(torch.randn(4, 8)).backward()
     assert [isinstance(choices, type(V.choices)) for choices in seen] == [True, True]  # the usual ones, but for one answer
     assert {type(choices) for choices in seen}.isdisjoint({type(V.choices)})

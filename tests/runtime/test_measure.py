@@ -139,11 +139,21 @@ def test_a_step_that_allocates_nothing() -> None:
         measure(lambda: None)
 
 
+def test_a_profiler_that_is_running() -> None:
+    calls: list[int] = []
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+        pytest.raises(ValueError, match="step_fn: found a profiler that is running; allowed: one at a time"),
+    ):
+        measure(lambda: calls.append(1), warmup=1)
+    assert calls == []
+
+
 def test_an_error_of_the_step_comes_through_and_the_next_measurement_works(weight: torch.Tensor) -> None:
     def fails() -> None:
         raise RuntimeError("out of tune")
 
-    with pytest.raises(RuntimeError, match="^out of tune$"):
+    with pytest.raises(RuntimeError, match=r"^out of tune$"):
         measure(fails)
     assert measure(step_of(weight)).left_bytes == SQUARE
 
