@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def flops(node: Node, known: Known = size_hint) -> int | None:
     """
     target, own = _inner(node)
     packet = getattr(target, "overloadpacket", None)
-    count = flop_registry.get(packet) or _NOT_REGISTERED.get(str(packet))
+    count: Callable[..., Any] | None = flop_registry.get(packet) or _NOT_REGISTERED.get(str(packet))
     if count is None:
         return 0
     args, kwargs = map_arg((own, node.kwargs), lambda n: n.meta["val"])
@@ -51,13 +52,14 @@ def _inner(node: Node) -> tuple[object, tuple[Any, ...]]:
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
 
 
 def _attention_backward(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
 ) -> int:
-    return int(sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape))
+    shapes = (gradient.shape, query.shape, key.shape, value.shape)
+    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
 
 
 # Attention on the CPU: torch counts only the accelerators'.
