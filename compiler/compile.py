@@ -96,6 +96,13 @@ def compile_with_memopt(
     original = _own_forward(model)
     replaced = getattr(model, "_compiled_call_impl", None) is not None
     note = ["model.compile() was called before; compile_with_memopt replaces what it compiled."] if replaced else []
+    if config.swap.enable and backend == "inductor":
+        held = [
+            name for name, value in (options or {}).items() if value and name.replace("-", "_") in torch_bridge.HELD_WITH_SWAP
+        ]
+        note += [
+            f"options: {name} has no effect together with swap, which needs the order and the memory it plans." for name in held
+        ]
     forward: CompiledForward | LayeredForward
     if scope == "layer":
         stack = find_layers(model, layers, first=layer_offset)

@@ -150,6 +150,8 @@ class Session:
             self._here.place, self._here.ran = before
 
     def _note_run(self, seen: Capture) -> None:
+        if torch_bridge.is_in_backward():
+            return  # a checkpoint runs it again
         if not self.order or self.order[0][0] != self.calls:
             self.order.clear()
         self.order.append((self.calls, seen))

@@ -210,6 +210,10 @@ class InductorPartitioner(CustomPartitionerFn):
         return self._key
 
 
+HELD_WITH_SWAP = ("reorder_for_peak_memory", "allow_buffer_reuse", "memory_planning")
+"""Options of inductor's that are off where values are swapped, whatever was asked for."""
+
+
 def _saved_buffers_not_given_away() -> contextlib.AbstractContextManager[Any]:
     """Within, compiled backwards may not reuse saved buffers: they would refuse ``retain_graph`` after a plain backward.
 
@@ -238,13 +242,12 @@ def compile_inductor(
     to another value by inductor's own plan, which does not ask whether somebody still holds it.
     """
     spared = {"allow_buffer_reuse": False} if spares_memory else {}
-    patches = {**spared, **(options or {}), "custom_partitioner_fn": InductorPartitioner(partition, key)}
+    asked = {name.replace("-", "_"): value for name, value in (options or {}).items()}
+    # Torch's key of compiled graphs does not tell which saved values a backward may write over.
+    key = f"{key}, donated buffers: {functorch_config.donated_buffer}"
+    patches = {**spared, **asked, "custom_partitioner_fn": InductorPartitioner(partition, key)}
     if copies_in_background:
-        patches |= {
-            "reorder_for_peak_memory": False,
-            "allow_buffer_reuse": False,
-            "memory_planning": False,
-        }
+        patches |= dict.fromkeys(HELD_WITH_SWAP, False)
     inner = functools.partial(_compile_half, copies_in_background=copies_in_background)
     return cast(Compiled, compile_fx(gm, inputs, inner_compile=inner, config_patches=patches))
 
@@ -255,19 +258,27 @@ def _compile_half(*args: Any, copies_in_background: bool, **kwargs: Any) -> Any:
     No kernel recomputes a layer in the backward of another. While values may be on their way out, no kernel writes over one of
     its inputs either: it could be one of those. Nothing is on its way out of a backward, and what came back is its own.
     """
-    usual = type(V.choices)
-
-    class Choices(usual):  # type: ignore[valid-type,misc]
-        @staticmethod
-        def can_fuse_horizontal(scheduler: Any, node1: Any, node2: Any, *rest: Any) -> bool:
-            if keep_apart(_operators_of(node1), _operators_of(node2)):
-                return False
-            return bool(usual.can_fuse_horizontal(scheduler, node1, node2, *rest))
-
     leaves = copies_in_background and not kwargs.get("is_backward")
     in_place = inductor_config.patch(inplace_buffers=False) if leaves else contextlib.nullcontext()
-    with V.set_choices_handler(Choices()), in_place:
+    with V.set_choices_handler(_KeepingApart(V.choices)), in_place:
         return compile_fx_inner(*args, **kwargs)
+
+
+class _KeepingApart:
+    """Inductor's choices as they are, but for kernels that would recompute a layer in the backward of another."""
+
+    def __init__(self, usual: Any) -> None:
+        self._usual = usual
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_usual":  # not there yet, while it is copied
+            raise AttributeError(name)
+        return getattr(self._usual, name)
+
+    def can_fuse_horizontal(self, scheduler: Any, node1: Any, node2: Any, *rest: Any) -> bool:
+        """Whether two kernels that do not depend on each other may become one."""
+        apart = keep_apart(_operators_of(node1), _operators_of(node2))
+        return not apart and bool(self._usual.can_fuse_horizontal(scheduler, node1, node2, *rest))
 
 
 def _operators_of(kernel: Any) -> Iterator[Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -119,7 +120,7 @@ def _recorded(step_fn: Callable[[], object]) -> tuple[list[dict[str, Any]], int 
         activities += [ProfilerActivity.XPU if _accelerator() == "xpu" else ProfilerActivity.CUDA]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        with without_native_messages(), profile(activities=activities, profile_memory=True) as profiler:
+        with without_messages_of_the_profiler(), profile(activities=activities, profile_memory=True) as profiler:
             step_fn()
             if accelerated:
                 torch.accelerator.synchronize()
@@ -135,15 +136,25 @@ def _accelerator() -> str:
 
 
 @contextlib.contextmanager
-def without_native_messages() -> Iterator[None]:
-    """Drop what is written to standard error below Python: the profiler reports every start and every block it did not see."""
+def without_messages_of_the_profiler() -> Iterator[None]:
+    """Drop what torch's profiler writes below Python: it reports every start, and every block it did not see allocated.
+
+    Everything else that is written to standard error meanwhile appears afterwards.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
-    try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+    with tempfile.TemporaryFile() as written:
+        try:
+            os.dup2(written.fileno(), 2)
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            written.seek(0)
+            others = [line for line in written if not _OF_THE_PROFILER.search(line)]
+            if others:
+                os.write(2, b"".join(others))
+            os.close(kept)
+
+
+_OF_THE_PROFILER = re.compile(rb"Memory block of unknown size|STAGE:|ActivityProfiler|profiler_kineto|kineto")

@@ -23,7 +23,7 @@ from ..lowering import Backend
 from .formula import saved_formula
 from .fused import fused
 from .kernels import Kernel
-from .named_sizes import Dims, NamedSizes, SizesAt, check_sizes
+from .named_sizes import Dims, NamedSizes, SizesAt, SizesError, check_sizes
 from .notes import NO_BACKWARD, notes
 from .resident import OptimizerType, resident
 from .step import Schedule, simulate
@@ -194,9 +194,14 @@ def estimate_of(
     symbols: Mapping[sympy.Symbol, str] = {}
     sizes: Mapping[str, int] = {}
     if named is not None:
+        if len(graphs) > 1:
+            raise SizesError(
+                f"at, dims, formula: found a model of {len(graphs)} parts, in each of which sizes have other names; "
+                "allowed: a model that is captured as one graph, or inputs of the sizes that are meant."
+            )
         symbols = named.symbols(explanation)
         sizes = named.checked(at or {}, symbols)
-        known = SizesAt({symbol: sizes[name] for symbol, name in symbols.items()})
+        known = SizesAt({**named.hints(explanation), **{symbol: sizes[name] for symbol, name in symbols.items()}})
     swaps = any(graph.swaps for graph in graphs)
     schedule: Schedule | None = functools.partial(_fused, swaps=swaps) if backend == "inductor" else None
     layers = summed(graph.totals_at(known) for graph in graphs)

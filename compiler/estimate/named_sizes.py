@@ -123,6 +123,17 @@ class NamedSizes:
                             found[size.node.expr] = name
         return found
 
+    def hints(self, explanation: Explanation) -> dict[sympy.Symbol, int]:
+        """The sizes of the captured call, by symbol."""
+        found = {}
+        for graph in explanation.graphs:
+            for node in graph.joint.graph.find_nodes(op="placeholder"):
+                value = node.meta.get("val")
+                for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+                    if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol) and size.node.has_hint():
+                        found[size.node.expr] = int(size.node.hint)
+        return found
+
     def checked(self, at: Mapping[str, int], symbols: Mapping[sympy.Symbol, str]) -> dict[str, int]:
         """All sizes, those in ``at`` as asked for.
 
@@ -146,7 +157,7 @@ class NamedSizes:
 
 
 class SizesAt:
-    """Tells every size, given those that have names."""
+    """Tells every size that follows from those of the symbols."""
 
     def __init__(self, values: Mapping[sympy.Symbol, int]) -> None:
         self._values = dict(values)
@@ -159,8 +170,7 @@ class SizesAt:
         expression = size.node.expr
         if expression not in self._found:
             value = sympy.sympify(expression).subs(self._values)
-            hint = int(size.node.hint) if size.node.has_hint() else None
-            self._found[expression] = int(value) if value.is_Integer else hint
+            self._found[expression] = int(value) if value.is_Integer else None
         return self._found[expression]
 
 

@@ -33,10 +33,10 @@ def resident(model: nn.Module, optimizer: OptimizerType) -> dict[str, int]:
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """The bytes of this process's part of tensors; one that is listed twice counts once."""
-    own = {id(t): t for t in tensors}.values()
-    local = (t.to_local() if hasattr(t, "to_local") else t for t in own)
-    return sum(t.numel() * t.element_size() for t in local)
+    """The bytes of this process's part of tensors; memory that several share counts once."""
+    local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+    storages = [t.untyped_storage() for t in local]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _state_bytes(model: nn.Module, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | Optimizer) -> int:

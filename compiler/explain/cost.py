@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ def flops(node: Node, known: Known = size_hint) -> int | None:
     """
     target, own = _inner(node)
     packet = getattr(target, "overloadpacket", None)
-    count: Callable[..., Any] | None = flop_registry.get(packet) or _NOT_REGISTERED.get(str(packet))
+    count: Any = flop_registry.get(packet) or _NOT_REGISTERED.get(str(packet))
     if count is None:
         return 0
     args, kwargs = map_arg((own, node.kwargs), lambda n: n.meta["val"])

@@ -40,7 +40,7 @@ def check_same(locked: Lock, now: Lock, path: object) -> None:
     if locked.config != now.config:
         changed = sorted({k for k in {*locked.config, *now.config} if locked.config.get(k) != now.config.get(k)})
         raise LockError(
-            f"{path}: found a lock for another configuration (other values in {', '.join(changed)}); write the lock again with "
+            f"{path}: found a lock for another configuration ({', '.join(changed)} differ); write the lock again with "
             "'memopt lock'."
         )
     old, new = ({n: layer.path for n, layer in lock.layers.items() if n != OUTSIDE} for lock in (locked, now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import sys
 from typing import Annotated
@@ -70,3 +71,5 @@ def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of what failed. May stand anywhere.")] = False,
 ) -> None:
     want_debug(wanted=debug or debug_wanted())
+    if not debug_wanted():  # torch logs what memopt tells in a message of its own, with tracebacks
+        logging.getLogger("torch").setLevel(logging.CRITICAL)

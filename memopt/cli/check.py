@@ -63,6 +63,8 @@ def check(
         check_device(device)
         tracing = Tracing(backend, layers, pipeline_parallel_size, None, device)
         check_locked(lock_file, build(model, inputs, real=real), parsed, tracing, strict=strict)
+    elif inputs is not None or backend != "inductor" or device != "cpu":
+        fail("--input, --backend, --device: found without --locked, which they are for; allowed: together with it.")
     if model is None:
         report = Report(parsed)
         check_no_effect(parsed, report)

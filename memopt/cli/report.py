@@ -65,7 +65,7 @@ def report(
     measured = measured_step(built, parsed, tracing) if measure else None
     facts = {"model": f"{type(built.model).__name__} ({model})", "backend": backend, "device": device}
     with stderr().status("Writing the page ..."):
-        text = page(page_data(estimate, parsed, facts, measured))
+        text = or_exit(lambda: page(page_data(estimate, parsed, facts, measured)))
         or_exit(lambda: write_file(output, text))
     stderr().print(f"{output}: {len(text.encode()) / 1e6:.2f} MB", highlight=False, markup=False)
     finish(explanation.warnings, strict)
