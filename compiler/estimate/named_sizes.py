@@ -170,7 +170,8 @@ class SizesAt:
         expression = size.node.expr
         if expression not in self._found:
             value = sympy.sympify(expression).subs(self._values)
-            self._found[expression] = int(value) if value.is_Integer else None
+            known = not self._values.keys() & sympy.sympify(expression).free_symbols and size.node.has_hint()
+            self._found[expression] = int(value) if value.is_Integer else int(size.node.hint) if known else None
         return self._found[expression]
 
 
