@@ -111,17 +111,7 @@ class NamedSizes:
     def symbols(self, explanation: Explanation) -> dict[sympy.Symbol, str]:
         """Which symbol in the graphs is which size; those that the model fixed are missing."""
         by_size = {size: name for name, size in self.given.items()}
-        found = {}
-        for graph in explanation.graphs:
-            for node in graph.joint.graph.find_nodes(op="placeholder"):
-                value = node.meta.get("val")
-                sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
-                for size in sizes:
-                    if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol) and size.node.has_hint():
-                        name = by_size.get(int(size.node.hint))
-                        if name is not None:
-                            found[size.node.expr] = name
-        return found
+        return {symbol: by_size[size] for symbol, size in self.hints(explanation).items() if size in by_size}
 
     def hints(self, explanation: Explanation) -> dict[sympy.Symbol, int]:
         """The sizes of the captured call, by symbol."""
