@@ -106,8 +106,8 @@ def _category(block: Block, backward: float) -> str:
     return "saved" if block.freed >= backward else "temporary"
 
 
-def moments_of(blocks: list[Block], spans: Spans, backward: float) -> tuple[Moment, ...]:  # noqa: ARG001
-    """The live bytes at every allocation."""
+def moments_of(blocks: list[Block], backward: float) -> tuple[Moment, ...]:
+    """The live bytes at every allocation; ``backward`` is when the backward began."""
     ending: dict[int, list[Block]] = {}
     for block in blocks:
         if block.end is not None:

@@ -86,7 +86,7 @@ def measure(step_fn: Callable[[], object], *, warmup: int = 0) -> Measurement:
     spans = Spans(e for e in events if e.get("cat") == "cpu_op")
     begin = min((e["ts"] for e in events if str(e.get("name", "")).startswith(_BACKWARD)), default=float("inf"))
     blocks = blocks_of((e for e in memory if _kind(e) == own), spans, begin)
-    timeline = moments_of(blocks, spans, begin)
+    timeline = moments_of(blocks, begin)
     name = "cpu" if own[0] == _CPU else f"{_accelerator()}:{own[1]}"
     at = max(range(len(timeline)), key=lambda i: timeline[i].total)
     return Measurement(

@@ -174,19 +174,18 @@ class _Fusion:
             reads = tuple(s for s in group.reads if s not in inside)
             free = frees.get(group, [])
             gone = [s for s in self._makes(group) if s in inside]
-            over = self._written_over(group, free, gone) if in_place else 0
-            yield Kernel(group.nodes[-1], reads, tuple(makes), tuple(free), -over)
+            over = tuple(self._written_over(group, free, gone)) if in_place else ()
+            yield Kernel(group.nodes[-1], reads, tuple(makes), tuple(free), over)
 
-    def _written_over(self, group: _Group, free: list[str], inside: list[str]) -> int:
-        """The bytes of results that lie where an input of the same size lay, which no later operator of the kernel reads.
+    def _written_over(self, group: _Group, free: list[str], inside: list[str]) -> Iterator[str]:
+        """The inputs in whose place results of the same size lie, since no later operator of the kernel reads them.
 
         A result that can lie where one of the kernel's own values would have lain does so.
         """
         if not is_fused(group.nodes[-1]):
-            return 0
+            return
         last = {s: node for node in group.nodes for s in self.reads[node]}
         left = [s for s in (*inside, *free) if s in last]
-        saved = 0
         for node in group.nodes:
             for made in self.storages.made.get(node, ()):
                 size = self.storages.size[made]
@@ -194,8 +193,8 @@ class _Fusion:
                 over = next(fits, None)
                 if over is not None and made not in inside:
                     left.remove(over)
-                    saved += 0 if over in inside else size
-        return saved
+                    if over not in inside:
+                        yield over
 
     def _makes(self, group: _Group) -> list[str]:
         return [s for node in group.nodes for s in self.storages.made.get(node, ())]

@@ -22,14 +22,14 @@ class Kernel:
         reads: the storages that must be there while it runs.
         makes: the storages that are there from when it begins.
         frees: the storages that nothing reads any more.
-        scratch: bytes that it needs for itself alone while it runs.
+        over: those of ``frees`` in whose place it writes results: they are not there beside them.
     """
 
     node: Node
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     frees: tuple[str, ...]
-    scratch: int = 0
+    over: tuple[str, ...] = ()
 
 
 def node_by_node(graph: Graph, storages: Storages, kept: frozenset[str]) -> Iterator[Kernel]:

@@ -71,9 +71,8 @@ class _Live:
         if storage in self.category:
             self.bytes[self.category.pop(storage)] -= self.size.pop(storage)
 
-    def now(self, scratch: int) -> dict[str, int]:
-        found = {category: count for category, count in self.bytes.items() if count}
-        return found if not scratch else {**found, "temporary": found.get("temporary", 0) + scratch}
+    def now(self) -> dict[str, int]:
+        return {category: count for category, count in self.bytes.items() if count}
 
 
 class _Forward:
@@ -171,12 +170,14 @@ def _moments(
 ) -> Iterator[Moment]:
     own = {n.name: n for n in joint.graph.nodes}
     for kernel in kernels:
+        for storage in kernel.over:
+            live.drop(storage)
         for storage in kernel.makes:
             live.add(storage, storages.size[storage], kinds.get(storage, "temporary"))
         names = target_names(kernel.node)
         node = own.get(kernel.node.name)
         layer = joint.layer_of(node) if node is not None else None
-        yield Moment(phase, names[0] if names else kernel.node.name, kernel.node.name, layer, live.now(kernel.scratch))
+        yield Moment(phase, names[0] if names else kernel.node.name, kernel.node.name, layer, live.now())
         for storage in kernel.frees:
             live.drop(storage)
 

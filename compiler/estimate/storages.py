@@ -30,7 +30,7 @@ class Storages:
         of: node -> the name of the storage its value lies in; nodes without a tensor have none.
         made: operator -> the storages that it makes, in the order of its outputs.
         size: storage -> bytes.
-        held: tuple-valued operator -> the last node that takes an element out of it: until then all of them live.
+        held: storage of an element of a tuple -> the last node that takes an element out: until then all of them live.
     """
 
     def __init__(self, graph: Graph, size_of: SizeOf, prefix: str = "") -> None:

@@ -69,6 +69,7 @@ def test_the_timeline(backend: str, config: str) -> None:
     assert phases == sorted(phases, key=["forward", "backward"].index)
     assert {m.layer for m in found.timeline} == {None, *range(LAYERS)}
     assert all(set(m.bytes) <= set(CATEGORIES) and m.operator and m.node for m in found.timeline)
+    assert all(count > 0 for m in found.timeline for count in m.bytes.values())
     assert found.peak_bytes == found.at_peak.total == max(sum(m.bytes.values()) for m in found.timeline)
     assert found.timeline[-1].bytes["outputs"] == 4  # the loss
     first = [[m.layer for m in found.timeline if m.phase == phase and m.layer is not None] for phase in ("forward", "backward")]

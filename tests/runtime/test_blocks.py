@@ -113,7 +113,7 @@ def test_moments_are_what_is_alive_at_each_allocation() -> None:
         memory(14, -20, 0xE),
     ]
     spans = [span("aten::mm", 0, 1.5), span("aten::add", 2, 2.5), span("custom::op", 10, 15)]
-    found = moments_of(blocks(events, spans, backward=10), Spans(spans), 10)
+    found = moments_of(blocks(events, spans, backward=10), 10)
     assert [(m.phase, m.operator, dict(m.bytes)) for m in found] == [
         ("forward", "mm", {"saved": 100}),
         ("forward", "add", {"saved": 100, "temporary": 30}),
