@@ -6,10 +6,10 @@ import operator
 from collections.abc import Iterable, Iterator
 
 import torch
-from memopt.compiler.explain.cost import flops
 from memopt.passes.operators import is_view_of, producer, storage_root, viewed
 from memopt.passes.sizes import nbytes
 from memopt.passes.swap.targets import OFFLOAD, PREFETCH, WAIT
+from memopt.passes.work import flops
 from overlap import Operator
 from torch.fx import GraphModule, Node
 

@@ -1,4 +1,4 @@
-"""How many bytes a value of a graph has."""
+"""The sizes of a value of a graph, and how many bytes it has."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def nbytes(value: torch.Tensor, known: Known = size_hint) -> int | None:
             return None
         total *= min(hint, 1) if isinstance(stride, int) and stride == 0 else hint
     return total
+
+
+def shape_of(value: torch.Tensor) -> tuple[int | str, ...]:
+    """The sizes of a tensor; a dynamic one by its symbol."""
+    return tuple(s if isinstance(s, int) else str(s) for s in value.shape)

@@ -14,12 +14,11 @@ from ...passes.joint import JointGraph, decision_of
 from ...passes.operators import storage_root, target_names
 from ...passes.policy import Action
 from ...passes.scopes import find_scope
-from ...passes.sizes import nbytes
+from ...passes.sizes import nbytes, shape_of
 from ...passes.swap.targets import OFFLOAD, PREFETCH, WAIT
 from ...passes.verify import computed_again
 from ..config.layer_specs import spoken
 from ..errors import counted, one_of
-from ..explain.cost import shape_of
 from .drawing import Drawing, Fate, Item
 
 if TYPE_CHECKING:

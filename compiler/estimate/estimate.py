@@ -12,6 +12,9 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
+from ...passes.liveness.fused import fused
+from ...passes.liveness.kernels import Kernel
+from ...passes.liveness.storages import Storages
 from ...passes.sizes import Known, nbytes, size_hint
 from ...runtime.timeline import Moment, peak_of
 from ..arguments import check_call
@@ -21,13 +24,10 @@ from ..explain.explanation import Explanation
 from ..explain.totals import LayerTotal, summed
 from ..lowering import Backend
 from .formula import saved_formula
-from .fused import fused
-from .kernels import Kernel
 from .named_sizes import Dims, NamedSizes, SizesAt, SizesError, check_sizes
 from .notes import NO_BACKWARD, notes
 from .resident import OptimizerType, resident
 from .step import Schedule, simulate
-from .storages import Storages
 from .work import Work, work_of
 
 

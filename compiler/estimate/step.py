@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from torch.fx import Graph, GraphModule, Node
 
 from ...passes.joint import JointGraph
+from ...passes.liveness.kernels import Kernel, node_by_node
+from ...passes.liveness.storages import SizeOf, Storages
 from ...passes.operators import target_names
 from ...passes.swap.targets import OFFLOAD, PREFETCH
 from ...runtime.timeline import Moment
-from .kernels import Kernel, node_by_node
-from .storages import SizeOf, Storages
 
 if TYPE_CHECKING:
     from ..explain.explanation import GraphExplanation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch.fx import Graph
 
 from ...passes.sizes import Known
-from ..explain.cost import flops
+from ...passes.work import flops
 
 if TYPE_CHECKING:
     from ..explain.explanation import GraphExplanation

@@ -11,9 +11,8 @@ from torch.fx import GraphModule, Node
 from ...passes.communication import communicates, group_of, waits_of
 from ...passes.joint import JointGraph, decision_of
 from ...passes.naming import operator_paths
-from ...passes.sizes import nbytes
+from ...passes.sizes import nbytes, shape_of
 from ...passes.verify import computed_again
-from .cost import shape_of
 
 
 @dataclass(frozen=True, slots=True)

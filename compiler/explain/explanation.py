@@ -16,9 +16,9 @@ from ...passes.policy import Action
 from ...passes.sizes import Known, nbytes, size_hint
 from ...passes.swap.targets import OFFLOAD
 from ...passes.verify import computed_again, saved_values
+from ...passes.work import flops
 from ..pipeline import Rewritten, split_without_memopt
 from .collectives import CollectiveRow, collective_rows
-from .cost import flops
 from .shares import shares
 from .table import render
 from .totals import LayerTotal, bytes_given, saved_by_layer, summed

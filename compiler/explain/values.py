@@ -10,9 +10,8 @@ from torch.fx import Node
 from ...passes.joint import JointGraph, decision_of
 from ...passes.operators import producer, storage_root, target_names
 from ...passes.policy import Action
-from ...passes.sizes import nbytes
+from ...passes.sizes import nbytes, shape_of
 from ...passes.swap.journey import Journey
-from .cost import shape_of
 
 GIVEN = "input"
 """The operator of what a layer compiled by itself was given."""

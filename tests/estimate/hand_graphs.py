@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from memopt.compiler.estimate.kernels import Kernel
-from memopt.compiler.estimate.storages import Storages
 from memopt.passes.joint import JointGraph
+from memopt.passes.liveness.kernels import Kernel
+from memopt.passes.liveness.storages import Storages
 from memopt.passes.sizes import nbytes
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode

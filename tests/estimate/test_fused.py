@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from hand_graphs import Hand, aten, told
-from memopt.compiler.estimate.fused import fused, is_fused
-from memopt.compiler.estimate.kernels import Kernel
 from memopt.passes import turns
+from memopt.passes.liveness.fused import fused, is_fused
+from memopt.passes.liveness.kernels import Kernel
 from torch.fx import Node
 
 """Of every square matrix here."""

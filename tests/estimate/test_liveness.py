@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from hand_graphs import Hand, aten, explained, size_of, told
-from memopt.compiler.estimate.kernels import last_readers, node_by_node
 from memopt.compiler.estimate.step import simulate
-from memopt.compiler.estimate.storages import Storages
+from memopt.passes.liveness.kernels import last_readers, node_by_node
+from memopt.passes.liveness.storages import Storages
 from memopt.passes.swap.targets import OFFLOAD, PREFETCH, WAIT
 from torch.fx import GraphModule, Node
 

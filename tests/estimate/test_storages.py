@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from hand_graphs import Hand, aten, size_of
-from memopt.compiler.estimate.storages import Storages
+from memopt.passes.liveness.storages import Storages
 from memopt.passes.swap.targets import OFFLOAD, PREFETCH, WAIT
 
 

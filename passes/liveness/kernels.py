@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch.fx import Graph, Node
 
-from ...passes.operators import is_symbolic
-from ...passes.swap.targets import OFFLOAD
+from ..operators import is_symbolic
+from ..swap.targets import OFFLOAD
 from .storages import Storages
 
 

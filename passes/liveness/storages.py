@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...passes.operators import viewed
-from ...passes.swap.targets import OFFLOAD, PREFETCH, WAIT
+from ..operators import viewed
+from ..swap.targets import OFFLOAD, PREFETCH, WAIT
 
 SizeOf = Callable[[torch.Tensor], int]
 

@@ -1,4 +1,4 @@
-"""Shapes and work of the values in a graph."""
+"""How much arithmetic an operator has."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from ...passes.sizes import Known, size_hint
-
-
-def shape_of(value: torch.Tensor) -> tuple[int | str, ...]:
-    """The sizes of a tensor; a dynamic one by its symbol."""
-    return tuple(s if isinstance(s, int) else str(s) for s in value.shape)
+from .sizes import Known, size_hint
 
 
 def flops(node: Node, known: Known = size_hint) -> int | None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, Node
 
-from ...passes.operators import is_symbolic, target_names, viewed
-from ...passes.swap.targets import OFFLOAD, WAIT
-from ...passes.turns import keep_apart
+from ..operators import is_symbolic, target_names, viewed
+from ..swap.targets import OFFLOAD, WAIT
+from ..turns import keep_apart
 from .kernels import Kernel
 from .storages import Storages
 
