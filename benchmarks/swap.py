@@ -72,7 +72,7 @@ def measure(row: str, layers: int) -> dict[str, float]:
     # Compile caches know the configuration, and not what is done to it here.
     torch.compiler.config.force_disable_caches = row.startswith(AT_USE)
     plan_journeys = pipeline.plan_journeys
-    at_use = mock.patch.object(pipeline, "plan_journeys", lambda pair, moves, _ahead: plan_journeys(pair, moves, 0))
+    at_use = mock.patch.object(pipeline, "plan_journeys", lambda pair, moves, *_: plan_journeys(pair, moves, 0))
     if row.endswith(SLOW):
         DiskArena.read = slow(DiskArena.read)  # type: ignore[method-assign]
     with at_use if row.startswith(AT_USE) else contextlib.nullcontext():

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ..passes.liveness.kernels import node_by_node
 from ..passes.operators import storage_root
 from ..passes.policy import Plan
 from ..passes.scopes import find_scope
+from ..passes.swap.course import Kernels
 from ..passes.verify import saved_values
 from . import torch_bridge
 from .clock import Clock
@@ -109,6 +111,7 @@ class Capture:
         static_lifetime_input_indices: list[int] | None = None,
         *,
         asynchronous: bool = True,
+        kernels_of: Kernels = node_by_node,
         **_: Any,
     ) -> tuple[GraphModule, GraphModule]:
         """Run the pipeline on the joint graph of this capture: a partition function, once ``plan`` is bound."""
@@ -118,7 +121,9 @@ class Capture:
         source = Source(
             module, inputs, num_fwd_outputs, static_lifetime_input_indices, places, layer_inputs_move=self.inputs_move
         )
-        self.rewritten, forward, backward = rewrite(source, plan, self.layer_of_path, asynchronous=asynchronous)
+        self.rewritten, forward, backward = rewrite(
+            source, plan, self.layer_of_path, asynchronous=asynchronous, kernels_of=kernels_of
+        )
         with clock.measure("compare"):
             self.rewritten.matched.warnings.extend(raised(self.rewritten, plan))
         self.rewritten = replace(self.rewritten, seconds={**self.rewritten.seconds, **clock.seconds})

@@ -12,6 +12,9 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from ..passes.liveness.fused import fused
+from ..passes.liveness.kernels import node_by_node
+from ..passes.swap.course import Kernels
 from . import torch_bridge
 
 Backend = str | Callable[..., Any]
@@ -57,6 +60,11 @@ def reuses_held_memory(backend: Backend) -> bool:
     Inductor is told which values these are; backends that run node by node leave memory to Python.
     """
     return not isinstance(backend, str) or not (backend == "inductor" or backend.startswith(_NODE_BY_NODE))
+
+
+def kernels_of(backend: Backend) -> Kernels:
+    """What the backend makes of a graph; one that is not known is taken to run it node by node."""
+    return fused if backend == "inductor" else node_by_node
 
 
 def lower(

@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..passes.joint import JointGraph, decision_of
 from ..passes.legalize import legalize
+from ..passes.liveness.kernels import node_by_node
 from ..passes.mark_checkpoint import mark_checkpoint
 from ..passes.mark_comm import mark_comm
 from ..passes.mark_exclude import mark_exclude
@@ -22,6 +23,7 @@ from ..passes.order_saved import order_saved
 from ..passes.pin_mutated_inputs import pin_mutated_inputs
 from ..passes.policy import Plan
 from ..passes.swap.choose_offload import choose_offload
+from ..passes.swap.course import Kernels
 from ..passes.swap.hoist import hoist
 from ..passes.swap.insert_offload import insert_offload
 from ..passes.swap.journey import Journey, plan_journeys
@@ -80,7 +82,12 @@ class Rewritten:
 
 
 def rewrite(
-    source: Source, plan: Plan, layer_of_path: Mapping[str, int], *, asynchronous: bool = True
+    source: Source,
+    plan: Plan,
+    layer_of_path: Mapping[str, int],
+    *,
+    asynchronous: bool = True,
+    kernels_of: Kernels = node_by_node,
 ) -> tuple[Rewritten, GraphModule, GraphModule]:
     """Decide, split and verify.
 
@@ -89,6 +96,7 @@ def rewrite(
         plan: which rule holds in which layer.
         layer_of_path: module path of a layer -> its number, as the names in this graph have it.
         asynchronous: the backend does not reuse a value's memory while something holds the value.
+        kernels_of: what the backend makes of a graph.
 
     Returns:
         What was made, for reading; the forward and the backward graph, to be lowered.
@@ -131,7 +139,7 @@ def rewrite(
             moves = choose_offload(pair, plan.swap, matched)
             hoist(pair, moves)
             # What one layer's graph cannot do for another, the runtime does: it issues the reloads ahead.
-            journeys = plan_journeys(pair, moves, 0 if "" in layer_of_path else plan.swap.prefetch)
+            journeys = plan_journeys(pair, moves, 0 if "" in layer_of_path else plan.swap.prefetch, kernels_of)
             insert_offload(pair, journeys, plan.swap, asynchronous=asynchronous)
             schedule_prefetch(pair, journeys)
             verify_swap(pair, journeys)

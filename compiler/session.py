@@ -23,7 +23,7 @@ from .clock import Clock
 from .errors import MemoptWarning
 from .explain.unapplied import eager, unapplied
 from .layer_names import name_modules
-from .lowering import Backend, lower, reuses_held_memory, split_only
+from .lowering import Backend, kernels_of, lower, reuses_held_memory, split_only
 from .pipeline import snapshot
 from .plan.paths import normalise_path
 
@@ -178,8 +178,8 @@ class Session:
         return seen
 
     def _partition(self, seen: Capture) -> torch_bridge.Partition:
-        asynchronous = not reuses_held_memory(self.backend)
-        return functools.partial(seen.rewrite, self.plan, asynchronous=asynchronous)
+        asynchronous, kernels = not reuses_held_memory(self.backend), kernels_of(self.backend)
+        return functools.partial(seen.rewrite, self.plan, asynchronous=asynchronous, kernels_of=kernels)
 
     def _split_and_agree(self, seen: Capture, partition: torch_bridge.Partition, *args: Any, **kwargs: Any) -> Any:
         """Split, and compare with the other ranks before the lowering, which may take long."""

@@ -78,7 +78,8 @@ class _Group:
 class _Fusion:
     def __init__(self, graph: Graph, storages: Storages, kept: frozenset[str]) -> None:
         self.graph, self.storages, self.kept = graph, storages, kept
-        self.position = {n: i for i, n in enumerate(graph.nodes)}
+        self.order = list(graph.nodes)
+        self.position = {n: i for i, n in enumerate(self.order)}
         self.maker = {s: n for n, made in storages.made.items() for s in made}
         self.reads: dict[Node, frozenset[str]] = {}
         self.straight: dict[Node, frozenset[str]] = {}
@@ -175,7 +176,7 @@ class _Fusion:
             free = frees.get(group, [])
             gone = [s for s in self._makes(group) if s in inside]
             over = tuple(self._written_over(group, free, gone)) if in_place else ()
-            yield Kernel(group.nodes[-1], reads, tuple(makes), tuple(free), over)
+            yield Kernel(group.nodes[-1], self.order[group.time[0]], reads, tuple(makes), tuple(free), over)
 
     def _written_over(self, group: _Group, free: list[str], inside: list[str]) -> Iterator[str]:
         """The inputs in whose place results of the same size lie, since no later operator of the kernel reads them.

@@ -19,6 +19,7 @@ class Kernel:
 
     Attributes:
         node: the operator; of several in one kernel the last.
+        begin: what is inserted into the graph before this node runs before the kernel.
         reads: the storages that must be there while it runs.
         makes: the storages that are there from when it begins.
         frees: the storages that nothing reads any more.
@@ -26,6 +27,7 @@ class Kernel:
     """
 
     node: Node
+    begin: Node
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     frees: tuple[str, ...]
@@ -45,7 +47,7 @@ def node_by_node(graph: Graph, storages: Storages, kept: frozenset[str]) -> Iter
         makes, free = storages.made.get(node, ()), frees.get(node, [])
         if makes or free or node.target is OFFLOAD:
             reads = tuple(dict.fromkeys(storages.of[i] for i in node.all_input_nodes if i in storages.of))
-            yield Kernel(node, reads, makes, tuple(free))
+            yield Kernel(node, node, reads, makes, tuple(free))
 
 
 def last_readers(graph: Graph, storages: Storages) -> dict[str, Node]:

@@ -5,7 +5,8 @@ keep_borders       one value between a swapped layer and the next            joi
 choose_offload     which saved values move, and why the others stay          forward and backward
 hoist              compute early what leaves                                 forward
 plan_journeys      when each value leaves and returns                        forward and backward
-spread             at which operator each reload is issued                   backward
+  course           what runs in the backward, how long, and what is alive
+  spread           before which kernel each reload is issued
 insert_offload     memopt::offload after the last use                        forward
 schedule_prefetch  memopt::prefetch and memopt::wait                         backward
 verify_swap        proves it                                                 forward and backward

@@ -11,16 +11,19 @@ Layers count in the order in which their backwards begin, all of them, swapped o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
 from ..joint import Call
+from ..liveness.kernels import node_by_node
 from ..operators import is_view_of, storage_root
 from .choose_offload import Move
+from .course import Kernels, course_of
 from .pair import Pair
-from .spread import releases, spread
+from .spread import Reload, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,9 @@ class Journey:
         issue: the node of the backward graph before which its reload is issued.
         first_use: the node of the backward graph before which it is waited for.
         leaves_in: the layer of ``last_use``; None outside the layers.
-        issuing: the call of a layer in whose backward its reload is issued.
-        returns_in: the layer whose backward first reads it.
+        earliest: the call of a layer before whose backward its reload must not be issued.
+        issued_in: the layer in whose backward its reload is issued.
+        returning: the call of a layer whose backward first reads it.
     """
 
     move: Move
@@ -42,22 +46,24 @@ class Journey:
     issue: Node
     first_use: Node
     leaves_in: int | None
-    issuing: Call
-    returns_in: int | None
+    earliest: Call
+    issued_in: int
+    returning: Call
 
     @property
-    def issued_in(self) -> int:
-        """The layer in whose backward its reload is issued."""
-        return self.issuing[0]
+    def returns_in(self) -> int:
+        """The layer whose backward first reads it."""
+        return self.returning[0]
 
 
-def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int) -> list[Journey]:
+def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int, kernels_of: Kernels = node_by_node) -> list[Journey]:
     """Find each move's places.
 
     Args:
         pair: both graphs, not edited yet.
         moves: what moves.
         ahead: ``default_prefetch``; 0 issues each reload only where it is waited for.
+        kernels_of: what the backend makes of a graph.
 
     Returns:
         The journeys in the order of their first use in the backward.
@@ -67,39 +73,36 @@ def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int) -> list[Journey
     behind = {n: i for i, n in enumerate(pair.backward.graph.nodes)}
     own = {n.name: n for n in pair.joint.graph.nodes}
     calls = list(pair.calls)
-    place = {call: i for i, call in enumerate(calls)}
 
     def journey(move: Move) -> Journey:
         last = max(uses(forward[move.value.name]), key=before.__getitem__)
         first = min((u for c in move.crossings for u in c.loaded.users), key=behind.__getitem__)
-        needed = min(place[call] for call in _reading_calls(pair, move))
-        issuing = calls[max(needed - ahead, 0)]
-        issue = min(pair.calls[issuing], first, key=behind.__getitem__) if ahead else first
+        needed = min(calls.index(call) for call in _reading_calls(pair, move))
         leaving = pair.joint.call_of(own[last.name])
-        return Journey(move, last, issue, first, leaving[0] if leaving else None, issuing, calls[needed][0])
+        earliest, returning = calls[max(needed - ahead, 0)], calls[needed]
+        return Journey(move, last, first, first, leaving[0] if leaving else None, earliest, returning[0], returning)
 
     found = sorted(map(journey, moves), key=lambda j: behind[j.first_use])
-    return _one_by_one(pair, found, behind) if ahead else found
+    return _ahead(pair, found, ahead, kernels_of) if ahead and found else found
 
 
-def _one_by_one(pair: Pair, journeys: Sequence[Journey], position: Mapping[Node, int]) -> list[Journey]:
-    """Spread the reloads of each backward over it; in the order of use, and none after its first use."""
-    released = releases(pair, [j.move for j in journeys])
-    own: dict[Call, list[Journey]] = {}
+def _ahead(pair: Pair, journeys: Sequence[Journey], ahead: int, kernels_of: Kernels) -> list[Journey]:
+    """Issue each reload before its first use; in that order."""
+    course = course_of(pair, [j.move for j in journeys], kernels_of)
+    number = {call: i for i, call in enumerate(pair.calls)}
+    reloads = []
     for j in journeys:
-        # What is used in the backward that issues it, or before, has no time to lose.
-        if j.issue is pair.calls[j.issuing] and j.issuing not in _reading_calls(pair, j.move):
-            own.setdefault(j.issuing, []).append(j)
-    stretches = pair.stretches()
-    places: dict[Journey, Node] = {}
-    for call, ours in own.items():
-        places |= zip(ours, spread(stretches[call], [j.move.size or 0 for j in ours], released), strict=True)
+        use = course.at(j.first_use)
+        gone = max(course.gone.get(j.move.value, use), use + 1)
+        reloads.append(Reload(j.move.size or 0, use, gone, number[j.returning]))
+    places = spread(reloads, course.held, course.time, course.layers(pair), ahead)
+    begins = [course.position[first] for first in pair.calls.values()]
+    calls = list(pair.calls)
     found = []
-    last: dict[Call, Node] = {}
-    for j in journeys:
-        place = max(places.get(j, j.issue), last.get(j.issuing, j.issue), key=position.__getitem__)
-        last[j.issuing] = min(place, j.first_use, key=position.__getitem__)
-        found.append(replace(j, issue=last[j.issuing]))
+    for j, place in zip(journeys, places, strict=True):
+        issue = min(course.begins[place], j.first_use, key=course.position.__getitem__)
+        running = bisect_right(begins, course.position[issue]) - 1
+        found.append(replace(j, issue=issue, issued_in=calls[max(running, 0)][0]))
     return found
 
 

@@ -3,8 +3,8 @@
 What holds afterwards, for each value that moves:
 - one ``memopt::offload`` in the forward, after every use of the value's storage there, and none in the backward;
 - its ticket crosses, once and in its place, and neither the value nor a view of it does;
-- one ``memopt::prefetch`` of that ticket, before an operator of the backward it was to be issued in, or at the first use if
-  that comes earlier, and none before that of a value that is used earlier;
+- one ``memopt::prefetch`` of that ticket, not before the backward of the earliest layer it may be issued in, unless its first
+  use comes earlier, and none before that of a value that is used earlier;
 - one ``memopt::wait`` for it, of the value's form, right before the first use; nothing reads what crossed before.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from torch.fx import Graph, Node
 
-from ..joint import Call
 from ..operators import is_symbolic, storage_root, viewed
 from ..verify import VerificationError, saved_values
 from .insert_offload import ticket_name
@@ -43,8 +42,7 @@ def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
     times = Counter(returned)
     following = _next_original(pair)
     behind = {n: i for i, n in enumerate(pair.backward.graph.nodes)}
-    stretches = {call: (behind[nodes[0]], behind[nodes[-1]]) for call, nodes in pair.stretches().items()}
-    issued: dict[Call, int] = {}
+    issued = -1
     for journey in journeys:
         title, ticket = journey.move.title, forward.get(ticket_name(journey))
         if ticket is None or ticket.target is not OFFLOAD or ticket.args[0] is not forward[journey.move.value.name]:
@@ -57,15 +55,11 @@ def verify_swap(pair: Pair, journeys: Sequence[Journey]) -> None:
             raise VerificationError(f"the ticket of {title} does not cross")
         _expect(not any(c.own.name in loaded for c in journey.move.crossings), f"the backward still receives {title} itself")
         token = _verify_return(journey, receiver, following)
-        begin, end = stretches[journey.issuing]
-        begin = min(begin, behind[journey.first_use])
-        _expect(
-            begin <= behind[following[token]] <= end,
-            f"{title} is not fetched within the backward of the layer that is to fetch it",
-        )
-        _expect(issued.get(journey.issuing, -1) < behind[token], f"{title} is fetched before what is used earlier")
-        issued[journey.issuing] = behind[token]
-        _expect(following[token] is journey.issue, f"{title} is not fetched at its place in that backward")
+        begin = min(behind[pair.calls[journey.earliest]], behind[journey.first_use])
+        _expect(begin <= behind[following[token]], f"{title} is fetched before the backward of layer {journey.earliest[0]}")
+        _expect(issued < behind[token], f"{title} is fetched before what is used earlier")
+        issued = behind[token]
+        _expect(following[token] is journey.issue, f"{title} is not fetched at its place")
     # By place, not by name: a partitioner may rename what it saves of its own, such as random states.
     places = [[(i, name) for i, name in enumerate(names) if name in own] for names in (returned, received)]
     _expect(places[0] == places[1], "what the forward returns for the backward arrives there in another order")

@@ -1,78 +1,169 @@
-"""Where reloads are issued in a backward: the rule on lists of operators, and on the pair of graphs."""
+"""Before which kernel each reload is issued: by hand, for random backwards, and on the pair of graphs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from memopt.passes.joint import JointGraph
 from memopt.passes.swap.journey import Journey, plan_journeys
 from memopt.passes.swap.pair import Pair
-from memopt.passes.swap.spread import releases, spread
+from memopt.passes.swap.spread import Reload, latest_places, spread
 from memopt.passes.swap.verify_swap import verify_swap
 from memopt.passes.verify import VerificationError
 from printer import Builder, plan
 from swap_graphs import aten, chosen, node_of, travel
-from torch.fx import Graph, Node
+from torch.fx import Node
 
-MATRIX = 4 * 4 * 4
-"""Bytes of each value of the graphs below."""
+# Two layers of eight kernels, of one unit of time each; the second layer's values are read by its kernels 8, 10, 12 and 14.
+TIME = list(range(17))
+LAYERS = [range(8), range(8, 16)]
+FOUR = [Reload(2, 8 + 2 * i, 9 + 2 * i, 1) for i in range(4)]
 
 
-def operators(kinds: str) -> list[Node]:
-    """One operator a letter: ``m`` is a matrix product, ``p`` is elementwise, ``s`` sums, ``v`` is a view."""
-    graph = Graph()
-    x = graph.placeholder("x")
-    targets = {"m": aten.mm.default, "p": aten.neg.default, "s": aten.sum.dim_IntList, "v": aten.t.default}
-    return [graph.call_function(targets[kind], (x,)) for kind in kinds]
+def alive(reloads: Sequence[Reload], places: Sequence[int], held: Sequence[int]) -> list[int]:
+    """The bytes alive while each kernel runs."""
+    inside = list(zip(reloads, places, strict=True))
+    return [held[k] + sum(r.size for r, place in inside if place <= k < r.gone) for k in range(len(held))]
+
+
+def late(reloads: Sequence[Reload], places: Sequence[int], time: Sequence[int], layers: Sequence[range]) -> list[int]:
+    """The reloads that come late if copies run one after another, and those of each layer take as long as its backward."""
+    free, found = 0.0, []
+    for number, (reload, place) in enumerate(zip(reloads, places, strict=True)):
+        kernels = layers[reload.layer]
+        own = sum(r.size for r in reloads if r.layer == reload.layer)
+        free = max(free, time[place]) + (time[kernels.stop] - time[kernels.start]) * reload.size / own
+        if free > time[reload.use] + 1e-9:
+            found.append(number)
+    return found
+
+
+LATEST = [5, 7, 9, 11]
+"""Copies of 2 units each, that end an eighth of a layer's backward, 1 unit, before the kernels 8, 10, 12 and 14."""
+FULL = [100 - bytes_of_reloads for bytes_of_reloads in alive(FOUR, LATEST, [0] * 16)]
+"""What is alive beside the reloads if there is no room for any of them before its latest place."""
 
 
 @pytest.mark.parametrize(
-    ("kinds", "sizes", "released", "expected"),
+    ("held", "expected"),
     [
-        ("mmmmmmmm", [], {}, []),
-        ("mmmmmmmm", [8], {}, [0]),
-        ("m", [8, 8, 8], {}, [0, 0, 0]),
-        # Nothing is released: evenly by bytes, the last before the last operator.
-        ("mmmmmmmm", [2, 2, 2, 2], {}, [0, 4, 6, 7]),
-        ("mmmmmmmm", [1, 6, 1], {}, [0, 7, 7]),
-        # Each as soon as there is room for it and all before it.
-        ("mmmmmmmm", [2, 2, 2, 2], {0: 4, 2: 4}, [0, 1, 3, 3]),
-        ("mmmmmmmm", [2, 2, 2, 2], {0: 3, 1: 1}, [0, 2, 6, 7]),
-        ("mmmmmmmm", [2, 2, 2, 2], {0: 100}, [0, 1, 1, 1]),
-        # What elementwise operators, sums and views read is free when an operator of another kind comes.
-        ("mpsvmmmm", [2, 2, 2, 2], {1: 100}, [0, 4, 4, 4]),
-        ("mpmmmmmm", [2, 2, 2, 2], {1: 100}, [0, 2, 2, 2]),
-        # Sizes that nobody knows take no room.
-        ("mmmm", [0, 0], {}, [0, 0]),
-        ("mmmm", [4, 0, 4], {}, [0, 2, 3]),
+        (FULL, LATEST),
+        # Room everywhere, or only in the layer before: all at its beginning, as configured.
+        ([100] + [0] * 15, [1, 1, 1, 1]),
+        ([0] * 15 + [100], [0, 0, 0, 0]),
+        # The layer before frees as much as the reloads need, piece by piece.
+        ([8, 6, 4, 2, 0, 0, 0, 0] + [0] * 8, [1, 2, 3, 4]),
+        # Gradients that stay take the room: what is used last waits for what the layer's own backward frees.
+        ([0] * 8 + [8] * 8, [0, 0, 9, 11]),
+        # One kernel in the layer before needs all there is: nobody passes it.
+        ([*FULL[:4], 100, *FULL[5:]], LATEST),
+        ([0, 0, 0, 0, 100, 0, 0, 0] + FULL[8:], [5, 5, 9, 11]),
     ],
 )
-def test_the_rule(kinds: str, sizes: list[int], released: dict[int, int], expected: list[int]) -> None:
-    nodes = operators(kinds)
-    places = spread(nodes, sizes, {nodes[i]: n for i, n in released.items()})
-    assert [nodes.index(n) for n in places] == expected
+def test_as_early_as_there_is_room_at_no_expense_of_the_peak(held: list[int], expected: list[int]) -> None:
+    assert spread(FOUR, held, TIME, LAYERS, 1) == expected
 
 
-def two_layers(values: int, between: int = 0, turned: bool = False) -> JointGraph:
-    """Layers 0, 1 and 2, each with ``values`` values, each of which its own backward operator reads, the last first."""
+def test_the_latest_place_is_in_time_and_two_kernels_later_is_not() -> None:
+    assert late(FOUR, LATEST, TIME, LAYERS) == []
+    assert late(FOUR, [place + 2 for place in LATEST], TIME, LAYERS) == [0, 1, 2, 3]
+
+
+def test_every_further_layer_ahead_begins_the_copies_a_layer_earlier() -> None:
+    time, layers = list(range(25)), [range(8), *(range(kernel.start + 8, kernel.stop + 8) for kernel in LAYERS)]
+    layers = [range(8), range(8, 16), range(16, 24)]
+    reloads = [Reload(r.size, r.use + 8, r.gone + 8, 2) for r in FOUR]
+    full = [100 - size for size in alive(reloads, LATEST, [0] * 24)]
+    assert spread(reloads, full, time, layers, 2) == LATEST
+    assert spread(reloads, [0] * 23 + [100], time, layers, 2) == [0, 0, 0, 0]
+    assert spread(reloads, [0] * 23 + [100], time, layers, 1) == [8, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("reloads", "held", "expected"),
+    [
+        ([], [0] * 16, []),
+        # Sizes that nobody knows take no room and no time.
+        ([Reload(0, 8, 9, 1), Reload(0, 12, 13, 1)], [0] * 16, [0, 0]),
+        # Of the first backward nothing can begin earlier; of a value that is used before its layer's backward, neither.
+        ([Reload(4, 0, 1, 0), Reload(4, 4, 5, 0)], [50] * 16, [0, 0]),
+        ([Reload(4, 5, 9, 1), Reload(4, 3, 9, 1)], [100] * 16, [0, 0]),
+        # One value as large as all others: nothing of it fits in beside them.
+        ([Reload(8, 8, 9, 1), Reload(2, 15, 16, 1)], [0] * 8 + [2] * 8, [0, 9]),
+    ],
+)
+def test_edges(reloads: list[Reload], held: list[int], expected: list[int]) -> None:
+    assert spread(reloads, held, TIME, LAYERS, 1) == expected
+
+
+def test_a_layer_of_the_first_backward_that_is_itself_swapped() -> None:
+    reloads = [Reload(2, 0, 1, 0), Reload(2, 4, 5, 0), Reload(2, 6, 7, 0)]
+    assert spread(reloads, [0] * 15 + [100], TIME, LAYERS, 1) == [0, 0, 0]
+    assert spread(reloads, [6, 4, 4, 4, 4, 4, 4, 0] + [0] * 8, TIME, LAYERS, 1) == [0, 0, 1]
+
+
+@st.composite
+def backwards(draw: st.DrawFn) -> tuple[list[Reload], list[int], list[int], list[range], int]:
+    """Layers of some kernels each; in each some values, read in any of its kernels."""
+    lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    layers = [range(end - length, end) for length, end in zip(lengths, ends, strict=True)]
+    work = draw(st.lists(st.integers(0, 9), min_size=ends[-1], max_size=ends[-1]))
+    held = draw(st.lists(st.integers(0, 30), min_size=ends[-1], max_size=ends[-1]))
+    reloads = []
+    for number, kernels in enumerate(layers):
+        for use in sorted(draw(st.lists(st.sampled_from(kernels), max_size=4))):
+            reloads.append(Reload(draw(st.integers(0, 20)), use, draw(st.integers(use + 1, kernels.stop)), number))
+    return reloads, held, [sum(work[:i]) for i in range(len(work) + 1)], layers, draw(st.integers(1, 4))
+
+
+@given(backwards())
+def test_random_backwards(given: tuple[list[Reload], list[int], list[int], list[range], int]) -> None:
+    reloads, held, time, layers, ahead = given
+    places = spread(reloads, held, time, layers, ahead)
+    assert all(a <= b for a, b in pairwise(places))
+    earliest = [min(layers[max(r.layer - ahead, 0)].start, r.use) for r in reloads]
+    assert all(first <= place <= r.use for first, place, r in zip(earliest, places, reloads, strict=True))
+    latest = latest_places(reloads, time, layers, ahead)
+    assert all(place <= last <= r.use for place, last, r in zip(places, latest, reloads, strict=True))
+    now, most = alive(reloads, places, held), max(alive(reloads, latest, held))
+    assert max(now) == most
+    # No reload could be issued one kernel earlier, for it would be at the peak's expense.
+    for number, (reload, place) in enumerate(zip(reloads, places, strict=True)):
+        first = max(earliest[number], places[number - 1] if number else 0)
+        assert place == first or now[place - 1] + reload.size > most
+
+
+def tower(values: int, *, between: int = 0, gradients: bool = False) -> JointGraph:
+    """Layers 0, 1 and 2, each with ``values`` values, each of which its own backward operator reads, the last first.
+
+    ``between``: operators between two backwards. ``gradients``: the last operator of each layer has a parameter, whose gradient stays.
+    """
     b = Builder(3)
     value, w = b.input("x", 4, 4), b.parameter("w", 4, 4)
     nodes: list[Node] = []
     for i in range(3 * values):
         value = b.op(f"a{i}", aten.mm.default, value, w, at=f"layers.{i // values}")
-        nodes.append(b.op(f"t{i}", aten.t.default, value, at=f"layers.{i // values}") if turned else value)
+        nodes.append(value)
     out = b.op("out", aten.neg.default, value, at="head")
     gradient = b.back("g", aten.neg.default, b.tangent(out), of=out)
+    returned = []
     for i, node in reversed(list(enumerate(nodes))):
+        if gradients and i % values == values - 1:
+            returned.append(b.back(f"w{i}", aten.mm.default, gradient, gradient, of=node))
         gradient = b.back(f"g{i}", aten.mm.default, gradient, node, of=node)
         if i % values == 0:
             for k in range(between):
                 gradient = b.back(f"between{i}_{k}", aten.neg.default, gradient)
-    return b.joint([out], [gradient])
+    return b.joint([out], [gradient, *returned])
 
 
 def planned(joint: JointGraph, swapped: list[int], ahead: int = 1) -> tuple[Pair, list[Journey]]:
-    rules = plan(3, swap=swapped, prefetch=ahead)
-    pair, moves = chosen(joint, rules)
+    pair, moves = chosen(joint, plan(3, swap=swapped, prefetch=ahead))
     return pair, plan_journeys(pair, moves, ahead)
 
 
@@ -81,62 +172,58 @@ def issues(journeys: list[Journey]) -> dict[str, str]:
 
 
 def test_each_reload_has_the_room_of_a_value_that_is_gone() -> None:
-    # Layer 2's backward: g11 g10 g9 g8; each reads one value for the last time, and the next operator has its room.
-    found = issues(planned(two_layers(4), [0, 1])[1])
-    assert found == {"a7": "g11", "a6": "g9", "a5": "g8", "a4": "g8", "a3": "g7", "a2": "g5", "a1": "g4", "a0": "g4"}
+    # All four values of layer 2 are alive when its backward begins: its operators g11 to g8 free one each.
+    found = issues(planned(tower(4), [0, 1])[1])
+    assert found == {"a7": "g10", "a6": "g9", "a5": "g8", "a4": "g7", "a3": "g6", "a2": "g5", "a1": "g4", "a0": "g3"}
 
 
-def test_what_lies_between_two_layers_is_of_neither() -> None:
-    found = issues(planned(two_layers(2, between=3), [0, 1])[1])
-    assert found == {"a3": "g5", "a2": "g4", "a1": "g3", "a0": "g2"}
+def test_gradients_that_stay_take_the_room_of_the_last_layers() -> None:
+    journeys = planned(tower(4, gradients=True), [0, 1])[1]
+    found = {j.move.value.name: (j.issue.name, j.issued_in) for j in journeys}
+    layer_1 = {"a7": ("w11", 2), "a6": ("g10", 2), "a5": ("g9", 2), "a4": ("g8", 2)}
+    layer_0 = {"a3": ("g6", 1), "a2": ("g5", 1), "a1": ("g4", 1), "a0": ("g2", 0)}
+    assert found == {**layer_1, **layer_0}
+
+
+def test_what_lies_between_two_layers_is_room_too() -> None:
+    assert issues(planned(tower(2, between=3), [0, 1])[1]) == {"a3": "g4", "a2": "between4_0", "a1": "g2", "a0": "between2_0"}
 
 
 def test_further_ahead_in_the_same_way() -> None:
-    found = issues(planned(two_layers(4), [0], ahead=2)[1])
-    assert found == {"a3": "g11", "a2": "g9", "a1": "g8", "a0": "g8"}
-
-
-def test_what_the_issuing_backward_uses_itself_comes_at_its_beginning() -> None:
-    found = issues(planned(two_layers(3), [1, 2])[1])
-    assert found == {"a8": "g8", "a7": "g8", "a6": "g8", "a5": "g8", "a4": "g6", "a3": "g6"}
+    assert issues(planned(tower(4), [0], ahead=2)[1]) == {"a3": "g10", "a2": "g9", "a1": "g8", "a0": "g7"}
 
 
 def test_at_first_use_without_prefetch() -> None:
-    assert issues(planned(two_layers(2), [0], ahead=0)[1]) == {"a1": "g1", "a0": "g0"}
+    assert issues(planned(tower(2), [0], ahead=0)[1]) == {"a1": "g1", "a0": "g0"}
 
 
-def test_a_value_is_released_once_by_its_last_reader_even_if_it_is_a_view_that_it_reads() -> None:
-    rules = plan(3, swap=[0, 1])
-    pair, moves = chosen(two_layers(2, turned=True), rules, views=True)
-    found = {n.name: size for n, size in releases(pair, moves).items()}
-    assert found == {f"g{i}": MATRIX for i in range(6)}
-
-
+@pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("ahead", [1, 2])
-def test_never_more_than_ahead_plus_one_layers_and_never_after_the_issuing_backward(ahead: int) -> None:
-    pair, journeys = planned(two_layers(4, between=1), [0, 1][: 3 - ahead], ahead)
-    travel(pair, journeys, plan(3, swap=[0, 1][: 3 - ahead], prefetch=ahead))
+def test_never_more_than_ahead_plus_one_layers_and_in_the_order_of_use(ahead: int, gradients: bool) -> None:
+    swapped = [0, 1][: 3 - ahead]
+    pair, journeys = planned(tower(4, between=1, gradients=gradients), swapped, ahead)
+    travel(pair, journeys, plan(3, swap=swapped, prefetch=ahead))
     verify_swap(pair, journeys)
     names = [n.name for n in pair.backward.graph.nodes]
-    for j in journeys:
-        place = names.index(f"{j.move.value.name}_prefetch")
-        first, last = 4 * j.issued_in + 3, 4 * j.issued_in
-        before = names[place + 1 :].index(f"g{last}")  # the last operator of the issuing backward comes after it
-        assert before >= 0
-        assert place >= names.index(f"g{first}") - len(journeys)
+    places = [names.index(f"{j.move.value.name}_prefetch") for j in journeys]
+    assert places == sorted(places)
+    for j, place in zip(journeys, places, strict=True):
+        (returns,) = {j.returns_in}
+        first = 4 * (returns + ahead) + 3  # the first operator of the earliest backward it may be issued in
+        begin = names.index(f"w{first}" if gradients else f"g{first}")
+        assert begin - len(journeys) <= place < names.index(f"{j.move.value.name}_wait")
 
 
 @pytest.mark.parametrize(
     ("value", "behind", "fault"),
     [
-        ("a6", "g8", "a6 of layer 1 is not fetched within the backward of the layer that is to fetch it"),
-        ("a2", "g9", "a2 of layer 0 is not fetched within the backward of the layer that is to fetch it"),
+        ("a6", "g8", "a6 of layer 1 is not fetched at its place"),
+        ("a2", "g9", "a2 of layer 0 is fetched before the backward of layer 1"),
         ("a5", "g11", "a5 of layer 1 is fetched before what is used earlier"),
-        ("a6", "a7_prefetch", "a6 of layer 1 is not fetched at its place in that backward"),
     ],
 )
 def test_another_place_is_refused(value: str, behind: str, fault: str) -> None:
-    pair, journeys = planned(two_layers(4), [0, 1])
+    pair, journeys = planned(tower(4), [0, 1])
     travel(pair, journeys, plan(3, swap=[0, 1]))
     verify_swap(pair, journeys)
     node_of(pair.backward, behind).append(node_of(pair.backward, f"{value}_prefetch"))

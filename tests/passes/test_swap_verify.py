@@ -121,11 +121,11 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "ticket read by another operator": (read_the_ticket_elsewhere, "a0 of layer 0 is not fetched exactly once"),
     "reload a layer late": (
         lambda p: backward(p, "g1").append(backward(p, "a0_prefetch")),
-        "a0 of layer 0 is not fetched within the backward of the layer that is to fetch it",
+        "a0 of layer 0 is not fetched at its place",
     ),
     "reload a layer early": (
         lambda p: backward(p, "g2").prepend(backward(p, "a0_prefetch")),
-        "a0 of layer 0 is not fetched within the backward of the layer that is to fetch it",
+        "a0 of layer 0 is fetched before the backward of layer 1",
     ),
     "wait removed": (
         lambda p: bypass(backward(p, "a0_wait")),
