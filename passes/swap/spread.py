@@ -7,8 +7,8 @@
 Issued at their earliest, two layers' values are alive at the beginning of a layer's backward, and at the beginning of the last
 one also all gradients of parameters. Copies run one after another, so that memory for all of them at once would only wait. The
 latest place of a reload is the one from which it still arrives in time if the reloads of a layer take as long as its backward,
-and begin an eighth of that early; every further layer in ``default_prefetch`` begins them a layer earlier. What is alive at the most if all are issued at their
-latest is needed anyway: within that, each is issued as early as there is room.
+and all are done an eighth of that early; every further layer in ``default_prefetch`` begins them a layer earlier. What is alive
+at the most if all are issued at their latest is needed anyway: within that, each is issued as early as there is room.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_swap_saves_nothing_that_torch_would_recompute(backend: str) -> None:
 
 
 def test_journeys_are_told_by_layer() -> None:
-    trained = check(stack(Block, 4), [x(2, 6)], swap("0-1", default_prefetch=2), "aot_eager")
+    trained = check(stack(Block, 4), [x(64, 6)], swap("0-1", default_prefetch=2), "aot_eager")
     rows = [r for r in trained.explanation.values if r.action == "offload"]
     assert {(r.store, r.returns, r.issued) for r in rows} == {("disk", 0, 2), ("disk", 1, 3)}
     assert {r.leaves for r in rows if r.layer == 0 and r.returns == 0} == {0}
@@ -258,7 +258,7 @@ class Backwards(nn.Module):
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_layers_in_another_order_and_twice(backend: str) -> None:
     torch.manual_seed(3)
-    trained = check(double(Backwards()), [x()], swap("1-2"), backend)
+    trained = check(double(Backwards()), [x(64)], swap("1-2"), backend)
     rows = [r for r in trained.explanation.values if r.action == "offload"]
     # In the order of the backward, 0 2 1 2 3: layers are fetched one place ahead, whatever their numbers.
     assert {(r.returns, r.issued) for r in rows} == {(2, 0), (1, 2), (2, 1)}

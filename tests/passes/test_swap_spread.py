@@ -61,7 +61,7 @@ FULL = [100 - bytes_of_reloads for bytes_of_reloads in alive(FOUR, LATEST, [0] *
         ([0] * 8 + [8] * 8, [0, 0, 9, 11]),
         # One kernel in the layer before needs all there is: nobody passes it.
         ([*FULL[:4], 100, *FULL[5:]], LATEST),
-        ([0, 0, 0, 0, 100, 0, 0, 0] + FULL[8:], [5, 5, 9, 11]),
+        ([0, 0, 0, 0, 100, 0, 0, 0, *FULL[8:]], [5, 5, 9, 11]),
     ],
 )
 def test_as_early_as_there_is_room_at_no_expense_of_the_peak(held: list[int], expected: list[int]) -> None:
@@ -141,7 +141,8 @@ def test_random_backwards(given: tuple[list[Reload], list[int], list[int], list[
 def tower(values: int, *, between: int = 0, gradients: bool = False) -> JointGraph:
     """Layers 0, 1 and 2, each with ``values`` values, each of which its own backward operator reads, the last first.
 
-    ``between``: operators between two backwards. ``gradients``: the last operator of each layer has a parameter, whose gradient stays.
+    ``between``: operators between two backwards. ``gradients``: the last operator of each layer has a parameter, whose
+    gradient stays.
     """
     b = Builder(3)
     value, w = b.input("x", 4, 4), b.parameter("w", 4, 4)
