@@ -52,6 +52,12 @@ def swap_counters() -> SwapCounters:
     return total
 
 
+def tidy() -> None:
+    """Free the memory of values whose copies out have ended; elsewhere the next operator of swap does."""
+    for engine in list(_engines.values()):
+        engine.tidy()
+
+
 def _make(device: torch.device, settings: Settings) -> Engine:
     if settings.store not in ("host", "disk"):
         raise Refused(f"there is no store {settings.store!r}. Set swap.store to auto, host or disk.")

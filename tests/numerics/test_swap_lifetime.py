@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from harness import run_as_is
+from memopt.runtime import registry
 from numeric_models import Block, Stack, stack, x
 from torch import nn
 
@@ -40,6 +41,26 @@ def held() -> tuple[int, int, int, int]:
     while (now := swap_counters()).disk_bytes and time.monotonic() < deadline:
         time.sleep(0.01)  # what was dropped while it was being copied
     return now.live_tickets, now.disk_bytes, now.disk_capacity, len(os.listdir("/proc/self/fd"))
+
+
+def test_what_left_last_is_gone_when_the_forward_ends() -> None:
+    model, _ = compiled()
+    forward, run = model.forward, model.forward._compiled
+    seen = []
+
+    def runs_until_all_has_left(*args: Any) -> torch.Tensor:
+        result = run(*args)
+        for engine in registry._engines.values():
+            seen.extend(engine._leaving)
+            for leaving in engine._leaving:
+                leaving.parcel.sent.wait()
+        return result
+
+    forward._compiled = runs_until_all_has_left
+    loss = model(x(2, 6)).sum()
+    assert seen, "nothing to free"
+    assert all(not engine._leaving for engine in registry._engines.values())
+    loss.backward()
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
