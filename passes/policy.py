@@ -61,7 +61,7 @@ class LayerPlan:
         recompute_comm: operator paths whose communication is recomputed; known once a graph exists.
         swap_full: every activation of the layer is swapped.
         swap: module paths that are swapped.
-        prefetch_at: the layer at whose backward this layer's reload is issued; None when nothing is swapped.
+        prefetch_at: the layer in whose backward this layer's reloads begin, if there is room; None when nothing is swapped.
         rules: for each entry above, the rule that put it there: keys are module paths, ``""`` for the whole layer.
     """
 
@@ -81,7 +81,7 @@ class SwapPolicy:
     """How swapped values travel, and where they wait for the backward.
 
     Attributes:
-        prefetch: a layer's reload is issued when the backward of the layer so many positions later begins.
+        prefetch: a layer's reloads begin in the backward of the layer so many positions later, if there is room.
         store: ``host``, ``disk``, or ``auto``: host for an accelerator, disk for the CPU.
         directory: where the files of a disk store are made; None for the system's temporary directory.
         min_bytes: smaller values stay.
