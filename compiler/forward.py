@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from ..passes.policy import Plan
-from ..runtime.registry import tidy
 from . import torch_bridge
 from .agreement import DEFAULT_TIMEOUT, Agreement, RanksDisagreeError
 from .config.load import MemoptConfig
@@ -82,7 +81,7 @@ class CompiledForward:
         runs, news, breaks = session.runs, session.news, torch_bridge.watch_breaks()
         with causes_raised():
             result = self._compiled(*args, **kwargs)
-        tidy()  # what left last would else be there until the backward's first reload, beside the gradient of the loss
+        session.tidy()
         if session.news != news:
             session.after_capture(breaks())
         elif session.runs == runs:

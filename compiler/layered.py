@@ -82,6 +82,7 @@ class LayeredForward:
         forward = self.original or functools.partial(type(self.model).forward, self.model)
         with self.calls.new_pass():
             result = forward(*args, **kwargs)
+        session.tidy()
         self.layers.say(session, breaks, is_news=session.news != news, is_whole=True)
         return result
 

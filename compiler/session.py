@@ -15,6 +15,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ..passes.policy import Plan
+from ..runtime.registry import tidy
 from . import match_record, torch_bridge
 from .agreement import Agreement
 from .cache_key import cache_key
@@ -176,6 +177,11 @@ class Session:
             with torch.enable_grad(), same_autocast(seen):
                 split_only(self.backend, snapshot(seen.graph), seen.inputs, self._partition(seen), self.options)
         return seen
+
+    def tidy(self) -> None:
+        """Free what has left, at the end of a forward: else it is there until the backward's first reload."""
+        if self.plan.swap is not None:
+            tidy()
 
     def _partition(self, seen: Capture) -> torch_bridge.Partition:
         asynchronous, kernels = not reuses_held_memory(self.backend), kernels_of(self.backend)

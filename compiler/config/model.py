@@ -132,7 +132,7 @@ class SwapConfig(Section):
     default_prefetch: Prefetch = 1
     """How many layers ahead of its backward a layer's activations are fetched: 1 <= default_prefetch <= num_layers - 1,
     and the highest swapped layer plus default_prefetch must be less than num_layers. One more hides more of the copies, and
-    keeps one more layer's values in memory."""
+    keeps up to one more layer's values in memory."""
     layer_swap: Annotated[tuple[LayerSwap, ...] | None, BeforeValidator(_entries)] = None
     """Layers that are swapped whole. Only the first entry is used, and a warning names the layers of the others: write all
     layers into it."""

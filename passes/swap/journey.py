@@ -3,7 +3,7 @@
     fc1 of layer 3, default_prefetch: 1
 
     forward     ... gelu(fc1)                      leaves after its last use, in layer 3
-    backward    a node of layer 4's backward       issue: its reload begins
+    backward    a node of layer 4's backward       issue: its reload begins (in layer 3's own, if memory is full)
                 gelu_backward(g, fc1)              use: it is waited for, in layer 3
 
 Layers count in the order in which their backwards begin, all of them, swapped or not. ``spread`` says at which node.
@@ -73,11 +73,12 @@ def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int, kernels_of: Ker
     behind = {n: i for i, n in enumerate(pair.backward.graph.nodes)}
     own = {n.name: n for n in pair.joint.graph.nodes}
     calls = list(pair.calls)
+    place = {call: i for i, call in enumerate(calls)}
 
     def journey(move: Move) -> Journey:
         last = max(uses(forward[move.value.name]), key=before.__getitem__)
         first = min((u for c in move.crossings for u in c.loaded.users), key=behind.__getitem__)
-        needed = min(calls.index(call) for call in _reading_calls(pair, move))
+        needed = min(place[call] for call in _reading_calls(pair, move))
         leaving = pair.joint.call_of(own[last.name])
         earliest, returning = calls[max(needed - ahead, 0)], calls[needed]
         return Journey(move, last, first, first, leaving[0] if leaving else None, earliest, returning[0], returning)
@@ -89,20 +90,24 @@ def plan_journeys(pair: Pair, moves: Sequence[Move], ahead: int, kernels_of: Ker
 def _ahead(pair: Pair, journeys: Sequence[Journey], ahead: int, kernels_of: Kernels) -> list[Journey]:
     """Issue each reload before its first use; in that order."""
     course = course_of(pair, [j.move for j in journeys], kernels_of)
-    number = {call: i for i, call in enumerate(pair.calls)}
+    calls = list(pair.calls)
+    number = {call: i for i, call in enumerate(calls)}
     reloads = []
     for j in journeys:
         use = course.at(j.first_use)
-        gone = max(course.gone.get(j.move.value, use), use + 1)
+        gone = max(course.gone.get(j.move.value, len(course.begins)), use)
         reloads.append(Reload(j.move.size or 0, use, gone, number[j.returning]))
-    places = spread(reloads, course.held, course.time, course.layers(pair), ahead)
-    begins = [course.position[first] for first in pair.calls.values()]
-    calls = list(pair.calls)
+    places = spread(reloads, course.held, course.released, course.time, course.layers(pair), ahead)
+    position = course.position
+    begins = [position[first] for first in pair.calls.values()]
     found = []
+    last = pair.calls[journeys[0].earliest]
     for j, place in zip(journeys, places, strict=True):
-        issue = min(course.begins[place], j.first_use, key=course.position.__getitem__)
-        running = bisect_right(begins, course.position[issue]) - 1
-        found.append(replace(j, issue=issue, issued_in=calls[max(running, 0)][0]))
+        # A kernel may begin before the layer does in which most of its operators lie.
+        after = max(course.begins[place], pair.calls[j.earliest], last, key=position.__getitem__)
+        last = min(after, j.first_use, key=position.__getitem__)
+        running = bisect_right(begins, position[last]) - 1
+        found.append(replace(j, issue=last, issued_in=calls[max(running, 0)][0]))
     return found
 
 

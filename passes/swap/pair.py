@@ -89,26 +89,15 @@ class Pair:
         own = self._own.get(node)
         return self.joint.call_of(own) if own is not None else None
 
-    def stretches(self) -> dict[Call, list[Node]]:
-        """The operators of each call's backward, from its first to its last before the backward of another call begins.
-
-        What swap inserts is left out.
-        """
+    def ends(self) -> dict[Call, Node]:
+        """The last operator of each call's backward before the backward of another call begins."""
         begins = {first: call for call, first in self.calls.items()}
-        found: dict[Call, list[Node]] = {}
+        found: dict[Call, Node] = {}
         running: Call | None = None
-        between: list[Node] = []
         for node in self.backward.graph.nodes:
-            if node.op != "call_function" or node not in self.original:
-                continue
-            if node in begins:
-                running = begins[node]
-                between = []
-            if running is not None:
-                between.append(node)
-                if self.call_of(node) == running:
-                    found.setdefault(running, []).extend(between)
-                    between = []
+            running = begins.get(node, running)
+            if running is not None and self.call_of(node) == running:
+                found[running] = node
         return found
 
     def is_known(self, node: Node) -> bool:

@@ -1,7 +1,7 @@
 """Bring every value back: its reload is issued layers ahead, and waited for right before its first use.
 
     ticket = placeholder                            fc1 of layer 3, default_prefetch: 1
-    token  = memopt.prefetch(ticket)                before an operator of the backward of layer 4 (``spread``)
+    token  = memopt.prefetch(ticket)                from the backward of layer 4 on, when there is room (``spread``)
     ...                                             the backward of layer 4
     fc1    = memopt.wait(token, [1024, 1024], ...)  before the first use in the backward of layer 3
     grad   = gelu_backward(g, fc1)
@@ -46,6 +46,7 @@ def schedule_prefetch(pair: Pair, journeys: Sequence[Journey]) -> None:
                 WAIT, (token, *sizes, tensor.dtype, tensor.device), name=f"{journey.move.value.name}_wait"
             )
             value.meta = {**journey.move.value.meta, "partitioner_tag": "is_backward"}
+            value.meta.pop("eager_input_vals", None)  # what a custom operator was given, by which its arguments are laid out
             _replace_crossings(pair, journey, value, forward, symbols)
     for module in (pair.backward, pair.forward):
         module.graph.lint()

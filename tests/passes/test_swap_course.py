@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from memopt.passes.joint import JointGraph
 from memopt.passes.liveness.fused import fused
 from memopt.passes.liveness.kernels import node_by_node
@@ -9,6 +12,7 @@ from memopt.passes.swap.course import Course, Kernels, course_of
 from memopt.passes.swap.pair import Pair
 from printer import Builder, plan
 from swap_graphs import aten, chosen
+from torch.utils.flop_counter import flop_registry
 
 MATRIX = 4 * 4 * 4
 """Bytes of each value of the graphs below."""
@@ -33,6 +37,11 @@ def gone(found: Course) -> dict[str, str]:
     return {value.name: names[index] for value, index in found.gone.items()}
 
 
+def released(found: Course) -> list[int]:
+    """The saved values that are free after each kernel."""
+    return [n // MATRIX for n in found.released]
+
+
 def two(*, reads_m1_again: bool = False) -> JointGraph:
     """Layers 0 and 1, a product each, of which the backward reads the result; in layer 1 a parameter has a gradient."""
     b = Builder(3)
@@ -55,6 +64,7 @@ def test_node_by_node() -> None:
     # The gradient that arrives and a1; then what is made, until it is read last; w1 stays. Parameters are there anyway.
     assert held(found) == {"g": 3, "g1": 3, "w1": 2, "m1": 3, "g0": 3, "m0": 3}
     assert gone(found) == {"a0": "m0"}
+    assert released(found) == [0, 1, 0, 0, 1, 0]
     assert found.layers(pair) == [range(1, 4), range(4, 6)]
 
 
@@ -105,3 +115,34 @@ def test_the_first_kernel_that_comes_after_what_is_inserted() -> None:
     pair, found = course(two(), [0], fused)
     nodes = {n.name: n for n in pair.backward.graph.nodes}
     assert [found.at(nodes[name]) for name in ("a0", "g", "g1", "w1", "g0", "m0", "output")] == [0, 0, 0, 1, 3, 4, 4]
+
+
+def test_kernels_between_which_nothing_can_be_inserted_count_as_one() -> None:
+    b = Builder(3)
+    x, w, wide, tall = b.input("x", 4, 4), b.parameter("w", 4, 4), b.parameter("wide", 4, 400), b.parameter("tall", 400, 4)
+    a0 = b.op("a0", aten.mm.default, x, w, at="layers.0")
+    a1 = b.op("a1", aten.mm.default, a0, w, at="layers.1")
+    t = b.tangent(a1)
+    r = b.back("r", aten.mul.Tensor, t, w, of=a1)
+    z = b.back("z", aten.mm.default, t, wide, of=a1)
+    big = b.back("big", aten.mm.default, z, tall, of=a1)
+    q = b.back("q", aten.add.Tensor, r, big, of=a1)  # in one kernel with r, behind big
+    m0 = b.back("m0", aten.mm.default, q, a0, of=a0)
+    _, found = course(b.joint([a1], [m0, r]), [0], fused)
+    assert [n.name for n in found.begins] == ["z", "big", "m0"]
+    # Beside big there are t and z, of 4 x 400, which q no longer needs.
+    assert held(found)["big"] == 1 + 100 + 1
+    assert gone(found) == {"a0": "end"}
+
+
+class _Formula:
+    """Fails where nobody gives it more than sizes."""
+
+    def __call__(self, *_: object, **__: object) -> int:
+        raise KeyError("no values")
+
+
+def test_a_formula_that_fails_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(flop_registry, aten.mm, _Formula())
+    _, found = course(two(), [0])
+    assert [after - before for before, after in pairwise(found.time)] == [n * MATRIX for n in (2, 3, 2, 3, 3, 3)]

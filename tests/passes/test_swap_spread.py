@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memopt.passes.joint import JointGraph
 from memopt.passes.swap.journey import Journey, plan_journeys
 from memopt.passes.swap.pair import Pair
-from memopt.passes.swap.spread import Reload, latest_places, spread
+from memopt.passes.swap.spread import Reload, latest_places, spread, turns
 from memopt.passes.swap.verify_swap import verify_swap
 from memopt.passes.verify import VerificationError
 from printer import Builder, plan
@@ -21,6 +21,8 @@ from torch.fx import Node
 # Two layers of eight kernels, of one unit of time each; the second layer's values are read by its kernels 8, 10, 12 and 14.
 TIME = list(range(17))
 LAYERS = [range(8), range(8, 16)]
+NOTHING = [0] * 24
+"""Nothing is released."""
 FOUR = [Reload(2, 8 + 2 * i, 9 + 2 * i, 1) for i in range(4)]
 
 
@@ -65,7 +67,7 @@ FULL = [100 - bytes_of_reloads for bytes_of_reloads in alive(FOUR, LATEST, [0] *
     ],
 )
 def test_as_early_as_there_is_room_at_no_expense_of_the_peak(held: list[int], expected: list[int]) -> None:
-    assert spread(FOUR, held, TIME, LAYERS, 1) == expected
+    assert spread(FOUR, held, NOTHING, TIME, LAYERS, 1) == expected
 
 
 def test_the_latest_place_is_in_time_and_two_kernels_later_is_not() -> None:
@@ -74,13 +76,12 @@ def test_the_latest_place_is_in_time_and_two_kernels_later_is_not() -> None:
 
 
 def test_every_further_layer_ahead_begins_the_copies_a_layer_earlier() -> None:
-    time, layers = list(range(25)), [range(8), *(range(kernel.start + 8, kernel.stop + 8) for kernel in LAYERS)]
-    layers = [range(8), range(8, 16), range(16, 24)]
+    time, layers = list(range(25)), [range(8), range(8, 16), range(16, 24)]
     reloads = [Reload(r.size, r.use + 8, r.gone + 8, 2) for r in FOUR]
     full = [100 - size for size in alive(reloads, LATEST, [0] * 24)]
-    assert spread(reloads, full, time, layers, 2) == LATEST
-    assert spread(reloads, [0] * 23 + [100], time, layers, 2) == [0, 0, 0, 0]
-    assert spread(reloads, [0] * 23 + [100], time, layers, 1) == [8, 8, 8, 8]
+    assert spread(reloads, full, NOTHING, time, layers, 2) == LATEST
+    assert spread(reloads, [0] * 23 + [100], NOTHING, time, layers, 2) == [0, 0, 0, 0]
+    assert spread(reloads, [0] * 23 + [100], NOTHING, time, layers, 1) == [8, 8, 8, 8]
 
 
 @pytest.mark.parametrize(
@@ -97,17 +98,45 @@ def test_every_further_layer_ahead_begins_the_copies_a_layer_earlier() -> None:
     ],
 )
 def test_edges(reloads: list[Reload], held: list[int], expected: list[int]) -> None:
-    assert spread(reloads, held, TIME, LAYERS, 1) == expected
+    assert spread(reloads, held, NOTHING, TIME, LAYERS, 1) == expected
 
 
 def test_a_layer_of_the_first_backward_that_is_itself_swapped() -> None:
     reloads = [Reload(2, 0, 1, 0), Reload(2, 4, 5, 0), Reload(2, 6, 7, 0)]
-    assert spread(reloads, [0] * 15 + [100], TIME, LAYERS, 1) == [0, 0, 0]
-    assert spread(reloads, [6, 4, 4, 4, 4, 4, 4, 0] + [0] * 8, TIME, LAYERS, 1) == [0, 0, 1]
+    assert spread(reloads, [0] * 15 + [100], NOTHING, TIME, LAYERS, 1) == [0, 0, 0]
+    assert spread(reloads, [6, 4, 4, 4, 4, 4, 4, 0] + [0] * 8, NOTHING, TIME, LAYERS, 1) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("released", "expected"),
+    [
+        # Nothing is released: evenly by bytes, the last before the last kernel.
+        ({}, [0, 4, 6, 7]),
+        # Each as soon as there is room for it and all before it.
+        ({0: 4, 2: 4}, [0, 1, 3, 3]),
+        ({0: 3, 1: 1}, [0, 2, 6, 7]),
+        ({0: 100}, [0, 1, 1, 1]),
+        # What the layer's own backward releases comes too late.
+        ({9: 100}, [0, 4, 6, 7]),
+    ],
+)
+def test_taking_turns(released: dict[int, int], expected: list[int]) -> None:
+    freed = [released.get(kernel, 0) for kernel in range(16)]
+    assert turns(FOUR, freed, LAYERS, 1) == expected
+
+
+def test_the_schedule_in_which_less_is_alive_is_the_base() -> None:
+    reloads = [Reload(4, 8, 9, 1), Reload(4, 9, 10, 1)]
+    assert latest_places(reloads, TIME, LAYERS, 1) == [0, 4]
+    assert turns(reloads, NOTHING, LAYERS, 1) == [0, 7]
+    # No room for both before kernel 7; and the other way round.
+    assert spread(reloads, [96] * 7 + [92] * 9, NOTHING, TIME, LAYERS, 1) == [0, 7]
+    assert spread(reloads, [90] * 4 + [92] * 12, [100] * 16, TIME, LAYERS, 1) == [0, 0]
+    assert spread(FOUR, FULL, [0, 0, 100, *[0] * 13], TIME, LAYERS, 1) == LATEST
 
 
 @st.composite
-def backwards(draw: st.DrawFn) -> tuple[list[Reload], list[int], list[int], list[range], int]:
+def backwards(draw: st.DrawFn) -> tuple[list[Reload], list[int], list[int], list[int], list[range], int]:
     """Layers of some kernels each; in each some values, read in any of its kernels."""
     lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
     ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
@@ -117,25 +146,26 @@ def backwards(draw: st.DrawFn) -> tuple[list[Reload], list[int], list[int], list
     reloads = []
     for number, kernels in enumerate(layers):
         for use in sorted(draw(st.lists(st.sampled_from(kernels), max_size=4))):
-            reloads.append(Reload(draw(st.integers(0, 20)), use, draw(st.integers(use + 1, kernels.stop)), number))
-    return reloads, held, [sum(work[:i]) for i in range(len(work) + 1)], layers, draw(st.integers(1, 4))
+            reloads.append(Reload(draw(st.integers(0, 20)), use, draw(st.integers(use, kernels.stop)), number))
+    released = draw(st.lists(st.integers(0, 20), min_size=ends[-1], max_size=ends[-1]))
+    return reloads, held, released, [sum(work[:i]) for i in range(len(work) + 1)], layers, draw(st.integers(1, 4))
 
 
 @given(backwards())
-def test_random_backwards(given: tuple[list[Reload], list[int], list[int], list[range], int]) -> None:
-    reloads, held, time, layers, ahead = given
-    places = spread(reloads, held, time, layers, ahead)
-    assert all(a <= b for a, b in pairwise(places))
+def test_random_backwards(given: tuple[list[Reload], list[int], list[int], list[int], list[range], int]) -> None:
+    reloads, held, released, time, layers, ahead = given
+    places = spread(reloads, held, released, time, layers, ahead)
+    both = latest_places(reloads, time, layers, ahead), turns(reloads, released, layers, ahead)
     earliest = [min(layers[max(r.layer - ahead, 0)].start, r.use) for r in reloads]
-    assert all(first <= place <= r.use for first, place, r in zip(earliest, places, reloads, strict=True))
-    latest = latest_places(reloads, time, layers, ahead)
-    assert all(place <= last <= r.use for place, last, r in zip(places, latest, reloads, strict=True))
-    now, most = alive(reloads, places, held), max(alive(reloads, latest, held))
-    assert max(now) == most
+    for found in (places, *both):
+        assert all(a <= b for a, b in pairwise(found))
+        assert all(first <= place <= r.use for first, place, r in zip(earliest, found, reloads, strict=True))
+    now = alive(reloads, places, held)
+    assert max(now) == min(max(alive(reloads, late_places, held)) for late_places in both)
     # No reload could be issued one kernel earlier, for it would be at the peak's expense.
     for number, (reload, place) in enumerate(zip(reloads, places, strict=True)):
         first = max(earliest[number], places[number - 1] if number else 0)
-        assert place == first or now[place - 1] + reload.size > most
+        assert place == first or now[place - 1] + reload.size > max(now)
 
 
 def tower(values: int, *, between: int = 0, gradients: bool = False) -> JointGraph:
