@@ -386,3 +386,45 @@ def test_cuda_graphs_are_refused(backend: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"swap.enable: found True; allowed: False under CUDA graphs"):
         compile_with_memopt(model, swap("0-1"), backend=backend, **options)
     assert "forward" not in model.__dict__
+
+
+class Gate(nn.Module):
+    """Elementwise, so that the backwards of all layers may run in one kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return torch.sin(h) * self.weight
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_layers_without_a_kernel_of_their_own(backend: str) -> None:
+    torch.manual_seed(3)
+    trained = check(Stack([Gate() for _ in range(5)]), [x(8)], swap("0-3"), backend)
+    assert moved(trained)
+
+
+@torch.library.custom_op("memopt_tests::twice", mutates_args=())
+def twice(value: torch.Tensor) -> torch.Tensor:
+    return value * 2 + 1
+
+
+twice.register_fake(torch.empty_like)
+twice.register_autograd(
+    lambda ctx, grad: grad * ctx.saved_tensors[0] / ctx.saved_tensors[0] * 2,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output),
+)
+
+
+class Twice(Mlp):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + self.fc2(twice(self.fc1(h)).sin())
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_the_result_of_a_users_operator(backend: str) -> None:
+    torch.manual_seed(3)
+    trained = check(Stack([Twice() for _ in range(3)]), [x()], swap("0-1"), backend)
+    assert "twice" in {row.op for row in trained.explanation.values if row.action == "offload"}

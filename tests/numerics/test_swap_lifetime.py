@@ -63,6 +63,28 @@ def test_what_left_last_is_gone_when_the_forward_ends() -> None:
     loss.backward()
 
 
+class _Head(nn.Module):
+    """Keeps the forward going until all copies have ended."""
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        self.seen = [leaving for engine in registry._engines.values() for leaving in engine._leaving]
+        for leaving in self.seen:
+            leaving.parcel.sent.wait()
+        return h
+
+
+def test_what_left_last_is_gone_when_a_forward_of_single_layers_ends() -> None:
+    model = stack(Block, 3)
+    run, head = type(model).forward, _Head()
+    model.forward = lambda h: head(run(model, h))
+    rules = {"enable": True, "min_bytes": 0, "op_swap": [{"op_name": ".*fc2", "layers": ["0-1"]}]}
+    compile_with_memopt(model, {"swap": rules}, backend="aot_eager", scope="layer")
+    loss = model(x(2, 6)).sum()
+    assert head.seen, "nothing to free"
+    assert all(not engine._leaving for engine in registry._engines.values())
+    loss.backward()
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_thousand_steps_hold_what_the_second_held(backend: str) -> None:
     model, _ = compiled(backend)

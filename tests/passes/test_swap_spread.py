@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,6 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memopt.passes.joint import JointGraph
+from memopt.passes.liveness.fused import fused
+from memopt.passes.liveness.kernels import node_by_node
+from memopt.passes.swap.course import Kernels
+from memopt.passes.swap.hoist import hoist
 from memopt.passes.swap.journey import Journey, plan_journeys
 from memopt.passes.swap.pair import Pair
 from memopt.passes.swap.spread import Reload, latest_places, spread, turns
@@ -239,10 +244,54 @@ def test_never_more_than_ahead_plus_one_layers_and_in_the_order_of_use(ahead: in
     places = [names.index(f"{j.move.value.name}_prefetch") for j in journeys]
     assert places == sorted(places)
     for j, place in zip(journeys, places, strict=True):
-        (returns,) = {j.returns_in}
-        first = 4 * (returns + ahead) + 3  # the first operator of the earliest backward it may be issued in
-        begin = names.index(f"w{first}" if gradients else f"g{first}")
-        assert begin - len(journeys) <= place < names.index(f"{j.move.value.name}_wait")
+        first = 4 * (j.returns_in + ahead) + 3  # the first operator of the earliest backward it may be issued in
+        inserted = ("_prefetch", "_wait")
+        following = next(i for i, name in enumerate(names) if i > place and not name.endswith(inserted))
+        assert names.index(f"w{first}" if gradients else f"g{first}") <= following
+        assert place < names.index(f"{j.move.value.name}_wait")
+
+
+def random_graph(chance: random.Random, layers: int) -> JointGraph:
+    """Layers of products, elementwise operators and views; some backwards read values of other layers."""
+    b = Builder(layers)
+    value = b.input("x", 8, 8)
+    weights = [b.parameter(f"w{i}", 8, 8) for i in range(layers)]
+    made: list[tuple[Node, Node, Node]] = []
+    for i, weight in enumerate(weights):
+        for k in range(chance.randint(1, 3)):
+            before, target = value, chance.choice([aten.mm.default, aten.mul.Tensor, aten.mul.Tensor, aten.t.default])
+            given = (value,) if target is aten.t.default else (value, weight)
+            value = b.op(f"a{i}_{k}", target, *given, at=f"layers.{i}")
+            made.append((value, before, weight))
+    out = b.op("out", aten.neg.default, value, at="head")
+    gradient = b.back("g", aten.neg.default, b.tangent(out), of=out)
+    returned = []
+    for n, (own, before, weight) in enumerate(reversed(made)):
+        if chance.random() < 0.4:
+            returned.append(b.back(f"d{n}", chance.choice([aten.mm.default, aten.mul.Tensor]), gradient, before, of=own))
+        target = chance.choice([aten.mm.default, aten.mul.Tensor, aten.mul.Tensor])
+        gradient = b.back(f"h{n}", target, gradient, own if chance.random() < 0.7 else weight, of=own)
+        if chance.random() < 0.15:
+            gradient = b.back(f"z{n}", aten.add.Tensor, gradient, chance.choice(made)[0], of=own)
+    return b.joint([out], [*returned, gradient])
+
+
+@pytest.mark.parametrize("kernels_of", [node_by_node, fused])
+def test_random_graphs_travel_as_planned(kernels_of: Kernels) -> None:
+    travelled = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        layers, ahead = chance.randint(3, 6), chance.randint(1, 2)
+        rules = plan(
+            layers, swap=sorted(chance.sample(range(layers - ahead), chance.randint(1, layers - ahead))), prefetch=ahead
+        )
+        pair, moves = chosen(random_graph(chance, layers), rules, views=bool(seed % 2))
+        hoist(pair, moves)
+        journeys = plan_journeys(pair, moves, ahead, kernels_of)
+        travel(pair, journeys, rules)
+        verify_swap(pair, journeys)
+        travelled += bool(journeys)
+    assert travelled > 40
 
 
 @pytest.mark.parametrize(
