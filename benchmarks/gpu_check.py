@@ -209,7 +209,7 @@ def _row(check: Check, name: str, config: dict[str, Any] | None) -> dict[str, An
     # Compile caches know the configuration, and not what is done to it here.
     torch.compiler.config.force_disable_caches = name.endswith("first use")
     if name.endswith("first use"):
-        pipeline.plan_journeys = lambda pair, moves, _ahead: planned(pair, moves, 0)
+        pipeline.plan_journeys = lambda pair, moves, *_: planned(pair, moves, 0)
     try:
         start = time.perf_counter()
         step()

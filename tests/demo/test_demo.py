@@ -28,7 +28,7 @@ SHORT = Text(torch.arange(256, dtype=torch.uint8).repeat(4), torch.arange(256, d
 
 def test_standard_library_is_read() -> None:
     text = read_text()
-    assert len(text.training) > 8 * len(text.held_out) > 100_000
+    assert len(text.training) > 5 * len(text.held_out) > 100_000  # every tenth file, whatever its size
     assert b"import " in bytes(text.held_out[:100_000].tolist())
 
 
