@@ -55,25 +55,14 @@ def test_who_differs_is_told_the_same_everywhere(board: dist.Store) -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 2])
-@pytest.mark.parametrize("late", [{}, {0: 0.3}, {2: 0.3}])
-def test_who_agrees_goes_on(board: dist.Store, late: dict[int, float]) -> None:
-    assert ranks_meet(board, dict.fromkeys(range(3), "a"), late=late) == dict.fromkeys(range(3))
-
-
-def test_who_differs_is_told_the_same_everywhere(board: dist.Store) -> None:
-    told = ranks_meet(board, {0: "a", 1: "b", 2: "a"})
-    assert told == dict.fromkeys(range(3), "they say ['a', 'b']")
-
-
-@pytest.mark.parametrize("missing", [0, 2])
 def test_a_missing_rank_is_named_in_time(board: dist.Store, missing: int) -> None:
     start = time.monotonic()
-    told = ranks_meet(board, {rank: "a" for rank in range(3) if rank != missing}, timeout=0.5, world=3)
-    assert time.monotonic() - start < 3
+    told = ranks_meet(board, {rank: "a" for rank in range(3) if rank != missing}, timeout=2.5, world=3)
+    assert time.monotonic() - start < 10
     for text in told.values():
         assert text is not None
         assert f"rank {missing} did not compile the graph" in text
-        assert "within 0.5 s" in text
+        assert "within 2.5 s" in text
 
 
 @pytest.mark.parametrize("late", [0, 1])
