@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from memopt.passes.joint import JointGraph
 from memopt.passes.liveness.fused import fused
 from memopt.passes.liveness.kernels import node_by_node
+from memopt.passes.swap import journey
 from memopt.passes.swap.course import Kernels
 from memopt.passes.swap.hoist import hoist
 from memopt.passes.swap.journey import Journey, plan_journeys
@@ -49,6 +51,8 @@ def late(reloads: Sequence[Reload], places: Sequence[int], time: Sequence[int], 
     return found
 
 
+MATRIX = 4 * 4 * 4
+"""Bytes of each value of the graphs below."""
 LATEST = [5, 7, 9, 11]
 """Copies of 2 units each, that end an eighth of a layer's backward, 1 unit, before the kernels 8, 10, 12 and 14."""
 FULL = [100 - bytes_of_reloads for bytes_of_reloads in alive(FOUR, LATEST, [0] * 16)]
@@ -83,6 +87,8 @@ def test_the_latest_place_is_in_time_and_two_kernels_later_is_not() -> None:
 def test_every_further_layer_ahead_begins_the_copies_a_layer_earlier() -> None:
     time, layers = list(range(25)), [range(8), range(8, 16), range(16, 24)]
     reloads = [Reload(r.size, r.use + 8, r.gone + 8, 2) for r in FOUR]
+    assert latest_places(reloads, time, layers, 1) == [place + 8 for place in LATEST]
+    assert latest_places(reloads, time, layers, 2) == LATEST
     full = [100 - size for size in alive(reloads, LATEST, [0] * 24)]
     assert spread(reloads, full, NOTHING, time, layers, 2) == LATEST
     assert spread(reloads, [0] * 23 + [100], NOTHING, time, layers, 2) == [0, 0, 0, 0]
@@ -227,6 +233,50 @@ def test_what_lies_between_two_layers_is_room_too() -> None:
 
 def test_further_ahead_in_the_same_way() -> None:
     assert issues(planned(tower(4), [0], ahead=2)[1]) == {"a3": "g10", "a2": "g9", "a1": "g8", "a0": "g7"}
+
+
+def test_a_kernel_that_begins_before_the_layer_is_no_place_before_it() -> None:
+    b = Builder(5)
+    value = b.input("x", 4, 4)
+    weights = [b.parameter(f"w{i}", 4, 4) for i in range(5)]
+    made = []
+    for i, weight in enumerate(weights):
+        value = b.op(f"a{i}", aten.mul.Tensor, value, weight, at=f"layers.{i}")
+        made.append(value)
+    out = b.op("out", aten.mm.default, value, weights[0], at="head")
+    gradient = b.back("g", aten.mm.default, b.tangent(out), weights[0], of=out)
+    for i, node in reversed(list(enumerate(made))):  # one kernel, which begins in layer 4
+        gradient = b.back(f"g{i}", aten.mul.Tensor, gradient, node, of=node)
+    pair, moves = chosen(b.joint([out], [gradient]), plan(5, swap=[0, 1, 2]))
+    assert moves
+    journeys = plan_journeys(pair, moves, 1, fused)
+    places = {n.name: i for i, n in enumerate(pair.backward.graph.nodes)}
+    for j in journeys:
+        assert places[f"g{j.returns_in + 1}"] <= places[j.issue.name] <= places[j.first_use.name]
+
+
+def test_what_is_written_over_by_its_first_reader_is_gone_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Reload] = []
+
+    def observed(reloads: Sequence[Reload], *more: Any) -> list[int]:
+        given.extend(reloads)
+        return spread(reloads, *more)
+
+    monkeypatch.setattr(journey, "spread", observed)
+    b = Builder(3)
+    x, w = b.input("x", 4, 4), b.parameter("w", 4, 4)
+    a0 = b.op("a0", aten.mm.default, x, w, at="layers.0")
+    a1 = b.op("a1", aten.mm.default, a0, w, at="layers.1")
+    m1 = b.back("m1", aten.mm.default, b.tangent(a1), w, of=a1)
+    g0 = b.back("g0", aten.mul.Tensor, m1, a0, of=a0)  # over a0, since m1 is read again
+    d0 = b.back("d0", aten.mm.default, m1, m1, of=a0)
+    m0 = b.back("m0", aten.mm.default, g0, w, of=a0)
+    pair, moves = chosen(b.joint([a1], [m0, d0]), plan(3, swap=[0]))
+    plan_journeys(pair, moves, 1, fused)
+    assert given == [Reload(MATRIX, use=1, gone=1, layer=1)]
+    given.clear()
+    plan_journeys(pair, moves, 1, node_by_node)
+    assert given == [Reload(MATRIX, use=1, gone=2, layer=1)]
 
 
 def test_at_first_use_without_prefetch() -> None:
