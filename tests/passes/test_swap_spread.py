@@ -245,14 +245,16 @@ def test_a_kernel_that_begins_before_the_layer_is_no_place_before_it() -> None:
         made.append(value)
     out = b.op("out", aten.mm.default, value, weights[0], at="head")
     gradient = b.back("g", aten.mm.default, b.tangent(out), weights[0], of=out)
+    returned = []
     for i, node in reversed(list(enumerate(made))):  # one kernel, which begins in layer 4
-        gradient = b.back(f"g{i}", aten.mul.Tensor, gradient, node, of=node)
-    pair, moves = chosen(b.joint([out], [gradient]), plan(5, swap=[0, 1, 2]))
+        returned.append(b.back(f"d{i}", aten.mul.Tensor, gradient, node, of=node))
+        gradient = b.back(f"g{i}", aten.mul.Tensor, gradient, weights[i], of=node)
+    pair, moves = chosen(b.joint([out], [gradient, *returned]), plan(5, swap=[0, 1, 2]))
     assert moves
     journeys = plan_journeys(pair, moves, 1, fused)
     places = {n.name: i for i, n in enumerate(pair.backward.graph.nodes)}
     for j in journeys:
-        assert places[f"g{j.returns_in + 1}"] <= places[j.issue.name] <= places[j.first_use.name]
+        assert places[f"d{j.returns_in + 1}"] <= places[j.issue.name] <= places[j.first_use.name]
 
 
 def test_what_is_written_over_by_its_first_reader_is_gone_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
