@@ -73,9 +73,9 @@ class _Member(_Party):
         self.come(said, ack=False)
         deadline = time.monotonic() + timeout
         is_ready = is_patient = False
-        while time.monotonic() < deadline or (not is_patient and self.note(f"here/{self.ranks[0]}") is not None):
-            if time.monotonic() >= deadline:  # the leader waits for others still: it knows who is missing
-                is_patient, deadline = True, time.monotonic() + timeout
+        while True:
+            # Looked at in this order: the leader speaks, then leaves. Who looked for its word first could find neither.
+            leads_still = self.note(f"here/{self.ranks[0]}") is not None
             word = self.note(f"word/{self.own}")
             if word is not None and word["token"] == self.token:
                 if word["word"] == "no":
@@ -86,8 +86,11 @@ class _Member(_Party):
                     is_ready = True
                     self.come(said, ack=True)
                     deadline = time.monotonic() + timeout  # the leader gives up before
+            if time.monotonic() >= deadline:
+                if is_patient or not leads_still:
+                    return absence(self.ranks[:1], timeout)
+                is_patient, deadline = True, time.monotonic() + timeout  # it waits for others still, and knows who is missing
             time.sleep(_POLL)
-        return absence(self.ranks[:1], timeout)
 
 
 class _Leader(_Party):

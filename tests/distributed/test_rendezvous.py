@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -65,9 +66,31 @@ def test_a_missing_rank_is_named_in_time(board: dist.Store, missing: int) -> Non
         assert "within 2.5 s" in text
 
 
+@pytest.mark.parametrize(("words", "told"), [(["no"], "rank 2 is missing"), (["ready", "go"], None)])
+def test_the_word_of_a_leader_that_has_left_is_heard(
+    board: dist.Store, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str | None
+) -> None:
+    """The leader speaks and leaves while this rank sleeps, and the time is up when it wakes."""
+    now, left = 0.0, list(words)
+
+    def leader_speaks(_seconds: float) -> None:
+        nonlocal now
+        now += 10.0 if len(left) == 1 else 0.1  # the last word comes with the end of the time
+        if left:
+            leader._tell(left.pop(0), {1: {"token": member.token}}, "rank 2 is missing")
+        if not left:
+            board.set("here/0", b"gone")
+
+    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(monotonic=lambda: now, sleep=leader_speaks))
+    leader, member = rendezvous._Leader(board, (0, 1), 0, differing), rendezvous._Member(board, (0, 1), 1)
+    leader.come("a", ack=True)
+    assert member.meet("a", timeout=5.0) == told
+    assert not left
+
+
 @pytest.mark.parametrize("late", [0, 1])
 def test_who_comes_after_another_gave_up_does_not_go_on(board: dist.Store, late: int) -> None:
-    told = ranks_meet(board, {0: "a", 1: "a"}, late={late: 1.0}, timeout=0.5)
+    told = ranks_meet(board, {0: "a", 1: "a"}, late={late: 3.0}, timeout=0.5)
     assert all(text is not None for text in told.values())
 
 
