@@ -13,6 +13,11 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = _CACHE
 os.environ.pop("COLUMNS", None)  # what workers are told about the terminal: tests read tables as wide as a file has them
 
 import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("memopt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("memopt")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from harness import check, operators
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numeric_models import WIDTH, Attention, Block, Mlp, Residual, Stack, x
 from torch import nn
@@ -73,7 +73,7 @@ class Twice(nn.Module):
         return h
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, derandomize=True)
 @given(cases())
 def test_any_configuration_leaves_training_as_it_is(case: tuple[list[str], dict[str, Any], dict[str, Any]]) -> None:
     kinds, options, config = case

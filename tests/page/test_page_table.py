@@ -235,16 +235,18 @@ def test_filtering_and_sorting_thousands_of_rows_is_not_noticed(browser: Browser
         const begin = performance.now();
         action();
         document.body.offsetHeight;
-        took[name] = performance.now() - begin;
+        took[name] = Math.min(performance.now() - begin, took[name] ?? Infinity);  // of three: the machine may be busy
       };
       const type = (text) => {
         const search = document.querySelector('#filter-text');
         search.value = text;
         search.dispatchEvent(new Event('input'));
       };
-      for (const text of ['m', 'ml', 'mlp', 'mlp gate', 'mlp gate recompute', '']) measured(`type ${text}`, () => type(text));
-      for (const name of ['bytes', 'path', 'reason', 'shape'])
-        measured(`sort ${name}`, () => document.querySelector(`#table th.of-${name} button`).click());
+      for (let round = 0; round < 3; round++) {
+        for (const text of ['m', 'ml', 'mlp', 'mlp gate', 'mlp gate recompute', '']) measured(`type ${text}`, () => type(text));
+        for (const name of ['bytes', 'path', 'reason', 'shape'])
+          measured(`sort ${name}`, () => document.querySelector(`#table th.of-${name} button`).click());
+      }
       return took;
     """
     took = browser.js(script)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from memopt.compiler.config.load import MemoptConfig, load_config
 from memopt.compiler.errors import ConfigError
@@ -116,7 +116,7 @@ def told(plan: Plan) -> tuple[dict[int, Any], dict[int, Any], dict[int, set[str]
     )
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1500)
 @given(configs, st.integers(0, len(MODELS) - 1), st.sampled_from([1, 1, 1, 2]))
 def test_agrees_with_the_oracle(config: dict[str, Any], which: int, pipeline_parallel_size: int) -> None:
     expected = answer(config, PATHS[which], pipeline_parallel_size)
@@ -152,7 +152,7 @@ def loaded_or_fields(source: Any) -> tuple[MemoptConfig | None, list[str]]:
         return None, [problem.field for problem in error.problems]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(configs)
 def test_spelling_makes_no_difference(config: dict[str, Any]) -> None:
     loaded, fields = loaded_or_fields(config)
@@ -171,7 +171,7 @@ def test_both_kinds_are_common_enough(valid: bool) -> None:
     """Random configurations would prove little if nearly all were wrong, or none."""
     seen: list[Answer] = []
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=300, database=None, derandomize=True)
     @given(configs)
     def collect(config: dict[str, Any]) -> None:
         assume(config)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -46,9 +47,11 @@ def test_a_late_reload_is_counted_with_its_time(tmp_path: Path, monkeypatch: pyt
     read = DiskArena.read
 
     def slow(self: DiskArena, offset: int, memory: memoryview) -> None:
-        time.sleep(0.05)
+        time.sleep(0.5)  # longer than a busy machine keeps this thread from asking
         read(self, offset, memory)
+        has_read.set()
 
+    has_read = threading.Event()
     monkeypatch.setattr(DiskArena, "read", slow)
     value = torch.zeros(10)
     ticket = offload(value, tmp_path, asynchronous=False)
@@ -57,8 +60,10 @@ def test_a_late_reload_is_counted_with_its_time(tmp_path: Path, monkeypatch: pyt
     late = swap_counters() - before
     assert late.late == 1
     assert 0.02 < late.seconds_waited < 5
+    has_read.clear()
     token = OPS.prefetch(ticket)
-    time.sleep(0.5)
+    assert has_read.wait(10)
+    time.sleep(0.5)  # until the thread that has read says so
     before = swap_counters()
     wait_like(token, value)
     in_time = swap_counters() - before

@@ -84,7 +84,7 @@ class Run:
 
 
 @pytest.mark.parametrize("store", ["host", "disk"])
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(
     actions=st.lists(st.sampled_from(ACTIONS), min_size=10, max_size=50),
     seed=st.integers(0, 2**32),

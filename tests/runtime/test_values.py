@@ -91,7 +91,7 @@ def test_no_more_is_stored_than_needed(arrangement: str, elements: int) -> None:
     assert Layout.of(LAYOUTS[arrangement](base_of(torch.float32))).nbytes == 4 * elements
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     size=st.lists(st.integers(0, 5), max_size=4),
     steps=st.lists(st.sampled_from((0, 1, 2, 3, 7, 40)), min_size=4, max_size=4),
