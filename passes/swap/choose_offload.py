@@ -61,7 +61,9 @@ def choose_offload(pair: Pair, policy: SwapPolicy, matched: Matched) -> list[Mov
     for crossing in pair.crossings:
         storages.setdefault(storage_root(crossing.own), []).append(crossing)
     activations = _activations(pair)
-    returned = {original for node in pair.joint.returned for original in _originals(storage_root(node))}
+    returned = {part: node for node in pair.joint.returned for part in _originals(storage_root(node), with_parts=True)} | {
+        original: None for node in pair.joint.returned for original in _originals(storage_root(node))
+    }
     moves = []
     moving: set[str] = set()
     stays: dict[str, tuple[int, str]] = {}
@@ -126,12 +128,16 @@ def _store(value: Node, policy: SwapPolicy) -> str:
 # What a backend leaves out where it changes nothing, besides copies: padding by nothing, rounding integers, the first power.
 _MAYBE_NOTHING = COPIES | {"constant_pad_nd", "slice_scatter", "_unsafe_view"}
 _ROUNDING = frozenset({"ceil", "floor", "round", "trunc"})
+# What a backend has no kernel for: it lets the parts be computed right into the memory of the whole.
+_JOINING = frozenset({"cat", "stack", "constant_pad_nd"})
 
 
-def _originals(root: Node) -> set[Node]:
+def _originals(root: Node, *, with_parts: bool = False) -> set[Node]:
     """The storages that a backend may use in place of this one, itself among them, since it leaves out what changes nothing.
 
     Their memory is the caller's, or another value's, to change while a copy to another tier still reads it.
+
+    ``with_parts``: also those that may lie inside it.
     """
     found = {root}
     pending = [root]
@@ -139,11 +145,12 @@ def _originals(root: Node) -> set[Node]:
         names = target_names(node)
         rounds_integers = not _ROUNDING.isdisjoint(names) and not _is_floating(node)
         first_power = "pow" in names and node.args[1:] == (1,)
-        if _MAYBE_NOTHING.isdisjoint(names) and not rounds_integers and not first_power:
+        joins = with_parts and not _JOINING.isdisjoint(names)
+        if _MAYBE_NOTHING.isdisjoint(names) and not rounds_integers and not first_power and not joins:
             continue
         for source in node.all_input_nodes:
             original = storage_root(source)
-            if original not in found and ("_unsafe_view" in names or _same_form(node, source)):
+            if original not in found and (joins or "_unsafe_view" in names or _same_form(node, source)):
                 found.add(original)
                 pending.append(original)
     return found
@@ -157,7 +164,7 @@ def _same_form(one: Node, other: Node) -> bool:
 
 
 def _reason_to_stay(
-    pair: Pair, root: Node, crossings: Iterable[Crossing], activations: set[Node], returned: set[Node]
+    pair: Pair, root: Node, crossings: Iterable[Crossing], activations: set[Node], returned: Mapping[Node, Node | None]
 ) -> str | None:
     if root in pair.joint.layer_inputs and not pair.joint.layer_inputs_move:
         return "what the layer was given, and others may hold too"
@@ -167,8 +174,11 @@ def _reason_to_stay(
     given = next((node.name for node in originals - {root} if node.op == "placeholder"), None)
     if given is not None:
         return f"a copy of {given}, which a backend may take for the input itself"
-    if not originals.isdisjoint(returned):
+    wholes = [returned[node] for node in originals if node in returned]
+    if None in wholes:
         return "the model returns it, and its caller may keep or change it"
+    if wholes:
+        return f"the model returns {wholes[0]}, in whose memory it may lie, and its caller may keep or change that"
     for reader in (reader for crossing in crossings for reader in pair.readers(crossing.loaded)):
         if pair.rule_of(reader) is None:
             return f"{_who(pair, reader)} reads it"

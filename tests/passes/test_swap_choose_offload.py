@@ -132,6 +132,17 @@ def several(b: Builder, base: Node, *views: Callable[[Builder, Node], Node]) -> 
     return [v(b, base) for v in views]
 
 
+def joined(b: Builder, *parts: Node, by: Callable[..., object] = aten.cat.default) -> Node:
+    return op(b, "whole", by, list(parts), 0)
+
+
+def part_of(b: Builder, whole: Callable[[Node], Node]) -> list[Node]:
+    """A value, and what contains it, which nothing saves."""
+    v = mm(b)
+    whole(v)
+    return [v]
+
+
 def saved_in_layer_0(make: Make, returned: tuple[str, ...] = ()) -> JointGraph:
     """A graph in which layer 0 saves what ``make`` makes; ``returned``: what the model returns besides."""
     b = Builder()
@@ -146,6 +157,7 @@ def saved_in_layer_0(make: Make, returned: tuple[str, ...] = ()) -> JointGraph:
 
 MOVING: dict[str, tuple[Make, dict[str, list[str]]]] = {
     "a value": (lambda b: [mm(b)], {"v": ["v"]}),
+    "a part of what nobody is given": (lambda b: part_of(b, lambda v: joined(b, v, v)), {"v": ["v"]}),
     "a mask of an activation": (lambda b: [op(b, "mask", aten.gt.Scalar, mm(b), 0.5)], {"mask": ["mask"]}),
     "a random mask": (lambda b: [op(b, "mask", aten.randint_like.default, indices(b), 2)], {"mask": ["mask"]}),
     "indices of an activation": (lambda b: sorted_values(b, mm(b))[1:], {"places": ["places"]}),
@@ -178,6 +190,7 @@ def test_one_copy_per_storage_moves(make: Make, moves: dict[str, list[str]]) -> 
     assert staying(joint) == {}
 
 
+PART = "the model returns whole, in whose memory it may lie, and its caller may keep or change that"
 STAYING: dict[str, tuple[Make, tuple[str, ...], dict[str, str]]] = {
     "a parameter": (lambda b: [b.parameter("p", 4, 4)], (), {}),
     "an input": (lambda b: [b.input("i", 4, 4)], (), {}),
@@ -197,6 +210,19 @@ STAYING: dict[str, tuple[Make, tuple[str, ...], dict[str, str]]] = {
         lambda b: several(b, mm(b), view, turned),
         ("flat",),
         dict.fromkeys(("v", "flat", "turned"), "the model returns it, and its caller may keep or change it"),
+    ),
+    "a part of an output": (lambda b: part_of(b, lambda v: joined(b, v, v)), ("whole",), {"v": PART}),
+    "a part of a stack": (lambda b: part_of(b, lambda v: joined(b, v, v, by=aten.stack.default)), ("whole",), {"v": PART}),
+    "a view in an output": (lambda b: part_of(b, lambda v: joined(b, part(b, v), part(b, v, 0, 2))), ("whole",), {"v": PART}),
+    "padded": (
+        lambda b: part_of(b, lambda v: op(b, "whole", aten.constant_pad_nd.default, v, [0, 0, 0, 2])),
+        ("whole",),
+        {"v": PART},
+    ),
+    "a part of a part": (
+        lambda b: part_of(b, lambda v: turned(b, joined(b, op(b, "inner", aten.cat.default, [v, v]), indices(b)))),
+        ("turned",),
+        {"v": PART.replace("whole", "turned")},
     ),
     "a mask": (
         lambda b: [op(b, "mask", aten.ge.Scalar, indices(b), 1)],
