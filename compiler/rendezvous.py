@@ -22,7 +22,9 @@ from typing import Any
 
 from . import torch_bridge
 
-_POLL = 0.02
+_FIRST_POLL, _LAST_POLL = 0.02, 0.25
+"""Seconds between two looks at the store: more and more, since every rank asks the one process that keeps it."""
+
 _GONE = b"gone"
 
 Judge = Callable[[Mapping[int, str]], str | None]
@@ -56,9 +58,15 @@ class _Party:
         self.ranks = ranks
         self.own = own
         self.token = uuid.uuid4().hex
+        self._poll = _FIRST_POLL
 
     def come(self, said: str, *, ack: bool) -> None:
         self.board.set(f"here/{self.own}", _packed({"token": self.token, "said": said, "ack": ack}))
+
+    def sleep(self) -> None:
+        """Until the store is to be looked at again."""
+        time.sleep(self._poll)
+        self._poll = min(1.1 * self._poll, _LAST_POLL)
 
     def note(self, key: str) -> dict[str, Any] | None:
         """A note that lies there; None where there is none, or its rank has left."""
@@ -90,7 +98,7 @@ class _Member(_Party):
                 if is_patient or not leads_still:
                     return absence(self.ranks[:1], timeout)
                 is_patient, deadline = True, time.monotonic() + timeout  # it waits for others still, and knows who is missing
-            time.sleep(_POLL)
+            self.sleep()
 
 
 class _Leader(_Party):
@@ -114,7 +122,7 @@ class _Leader(_Party):
                     break
                 if time.monotonic() > deadline:
                     return self._tell("no", found, absence(missing, timeout))
-                time.sleep(_POLL)
+                self.sleep()
             here = found
             if wanted == "come":
                 reason = self.judge({self.own: said, **{rank: note["said"] for rank, note in here.items()}})

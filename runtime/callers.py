@@ -29,6 +29,9 @@ class Caller(Protocol):
     def check(self, name: str) -> None:
         """Raise SwapError where the value ``name`` cannot be moved now."""
 
+    def capturing(self) -> bool:
+        """Whether what the caller does is being recorded into a graph instead of done."""
+
     def stream(self) -> object:
         """Where what the caller does next is put: its current stream, if it has any."""
 
@@ -52,6 +55,10 @@ class CpuCaller:
 
     def check(self, name: str) -> None:
         """Nothing stands against it."""
+
+    def capturing(self) -> bool:
+        """Never."""
+        return False
 
     def stream(self) -> None:
         """There is none."""
@@ -92,11 +99,15 @@ class StreamCaller:
 
     def check(self, name: str) -> None:
         """See Caller."""
-        if self._device.capturing():
+        if self.capturing():
             raise SwapError(
                 f"swap of {name!r}: the copies of swap cannot be part of a CUDA graph. Compile without CUDA graphs (mode="
                 '"default", not "reduce-overhead" or "max-autotune"), or set swap.enable to false.'
             )
+
+    def capturing(self) -> bool:
+        """See Caller."""
+        return self._device.capturing()
 
     def stream(self) -> object:
         """See Caller."""

@@ -19,7 +19,7 @@ from weakref import ref
 
 import torch
 
-from .engine import Stored
+from .engine import Reload, Stored
 from .tickets import Handle
 
 _running = threading.local()
@@ -127,7 +127,7 @@ class Pass:
         while count and self._queue:
             stored = _stored(self._queue.popleft())
             if stored is not None and stored.early is None:
-                stored.early = stored.engine.prefetch(stored, None)
+                _prefetch_early(stored)
                 count -= 1
 
 
@@ -187,15 +187,24 @@ class Call:
             self._owner.begin_backward(self._number)
 
 
+def _prefetch_early(stored: Stored) -> None:
+    reload = stored.early = Reload(stored)
+    try:
+        stored.engine.prefetch(reload)
+    except BaseException:
+        reload.let_go()
+        stored.early = None
+        raise
+
+
 def _stored(handle: ref[Handle]) -> Stored | None:
     found = handle()
     return found.owned if found is not None and isinstance(found.owned, Stored) else None
 
 
-def note(handle: Handle | None) -> Call | None:
-    """Note that something left in the call that is running; that call, if any."""
+def note(handle: Handle | None) -> None:
+    """Note that what ``handle`` owns has left in the call that is running, if any."""
     call: Call | None = getattr(_running, "call", None)
-    if call is not None and handle is not None and call.is_watched:
+    if call is not None and call.is_watched and handle is not None and isinstance(handle.owned, Stored):
+        handle.owned.used = call.used
         call.left.append(ref(handle))
-        return call
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,6 +73,11 @@ class Parcel:
         return self.sent.ended() and all(copy.ended() for copy in self.fetched)
 
 
+def bytes_placed(parcels: Iterable[Parcel]) -> int:
+    """Bytes of those that have a place."""
+    return sum(parcel.nbytes for parcel in parcels if parcel.place is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """Bytes in the stores of a carrier: of values, and in all; and how often pinned memory was asked for."""
@@ -90,7 +96,8 @@ class Carrier(Protocol):
         """Find a place, start the copy of the flat bytes ``source``, set ``place`` and ``sent``. False: no room, ask another.
 
         The engine keeps ``source`` until ``sent`` has ended. Whatever is raised here, wherever (``KeyboardInterrupt``): either
-        nothing is held and no copy is going on, or ``place`` and ``sent`` tell of it.
+        no copy is going on, or ``sent`` tells of it; and the place is ``place``'s, or free. Only a place that was taken and
+        never got here (one instant) is lost.
 
         Raises:
             OSError: the disk refused. PinningFailed: so did the host.
@@ -103,7 +110,10 @@ class Carrier(Protocol):
         """
 
     def give_back(self, parcel: Parcel) -> bool:
-        """Free the place of a parcel nobody will ask for again. False: not yet, its copies are going on; ask again."""
+        """Free the place of a parcel nobody will ask for again. False: not yet, its copies are going on; ask again.
+
+        Once, however often it is asked and wherever it is interrupted: a place given back twice would be somebody else's.
+        """
 
     def held(self) -> Held:
         """What the stores hold now."""

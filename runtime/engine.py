@@ -6,9 +6,9 @@
     token = prefetch(ticket)  memory is allocated and the copy back begins
     y = wait(token)           what follows sees the bytes of x; the engine holds nothing of y
 
-All state hangs on tickets and tokens (``Stored``, ``Reload``). Whoever drops one only leaves a note (``let_go``); every
-operator call first does what the notes say, and drops the sources of copies out that have ended, in the thread that
-calls: a worker frees no tensors.
+All state hangs on tickets and tokens (``Stored``, ``Reload``), which are there before a copy begins and own it, wherever the
+program is interrupted. Whoever drops one only leaves a note (``let_go``); every operator call first does what the notes say,
+and drops the sources of copies out that have ended, in the thread that calls: a worker frees no tensors.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from time import perf_counter
 
 import torch
 
+from . import tickets
 from .callers import Caller
 from .carriers import Carrier, Copy, Held, Parcel
 from .counters import SwapCounters
@@ -54,22 +55,23 @@ class Stored:
 
     def finish(self) -> bool:
         """Free the place in the store; False: not yet."""
-        early, self.early = self.early, None
-        if early is not None:  # nobody will ask for it
-            early.let_go()
+        if self.early is not None:  # nobody will ask for it
+            self.early.let_go()
+            self.early = None
         carrier = self.parcel.carrier
         return carrier is None or self.parcel.place is None or carrier.give_back(self.parcel)
 
 
 @dataclass(eq=False, slots=True)
 class Reload:
-    """What a token owns. ``landed`` is None once it was waited for; ``ticket`` keeps the stored copy until then."""
+    """What a token owns. ``landed``, and ``ticket``, which keeps the stored copy, are None once it was waited for."""
 
     stored: Stored
-    ticket: Handle | None
-    copy: Copy
-    landed: torch.Tensor | None
-    stream: object
+    ticket: Handle | None = None
+    copy: Copy | None = None
+    landed: torch.Tensor | None = None
+    stream: object = None
+    waited: bool = False
 
     def let_go(self) -> None:
         """See Owned."""
@@ -77,11 +79,11 @@ class Reload:
 
     def copies(self) -> list[Copy]:
         """What may be going on."""
-        return [self.copy]
+        return [self.copy] if self.copy is not None else self.stored.copies()
 
     def finish(self) -> bool:
         """Free what the copy writes to; False: not yet, it is being written to."""
-        if self.landed is None or self.copy.ended():
+        if self.landed is None or all(copy.ended() for copy in self.copies()):
             self.landed = self.ticket = None
             return True
         return False
@@ -108,12 +110,14 @@ class Engine:
         self._let_go: deque[Stored | Reload] = deque()
         self._unfinished: list[Stored | Reload] = []
         self._leaving: list[_Leaving] = []
-        self._in_flight = 0
-        self._live = 0
+        self._live: set[Stored] = set()
         self._total = SwapCounters()
 
-    def offload(self, value: torch.Tensor, name: str, asynchronous: bool) -> Stored:
+    def offload(self, value: torch.Tensor, name: str, asynchronous: bool) -> torch.Tensor:
         """Start the copy out of ``value``; with ``asynchronous=False`` what follows comes after it.
+
+        Returns:
+            A ticket, which owns what is stored (``Stored``).
 
         Raises:
             SwapError: no room, or no way out; then nothing is held.
@@ -122,9 +126,9 @@ class Engine:
         layout = Layout.of(value)
         stored = Stored(self, Parcel(name, layout), value.device)
         parcel, source = stored.parcel, layout.bytes_of(value)
-        with self._lock:
-            self._live += 1
+        ticket = tickets.issue(stored)
         try:
+            self._live.add(stored)
             if parcel.nbytes:
                 self._send(parcel, source)
             with self._lock:
@@ -135,35 +139,30 @@ class Engine:
                 self._raise_if_failed(parcel, parcel.sent)
                 self.tidy()
         except BaseException:
-            stored.let_go()
+            del ticket  # which the error would keep
             raise
-        return stored
+        return ticket
 
-    def prefetch(self, stored: Stored, ticket: Handle | None) -> Reload:
-        """Start the copy back.
+    def prefetch(self, reload: Reload) -> None:
+        """Start the copy back. Somebody who lets it go owns ``reload``.
 
         Raises:
             SwapError: the copy out failed.
         """
-        parcel = stored.parcel
+        parcel = reload.stored.parcel
         self._caller.check(parcel.name)
         self.tidy()
         if parcel.sent.ended():
             self._raise_if_failed(parcel, parcel.sent)
-        landed = self._caller.empty(parcel.layout)
-        try:
-            with self._lock:
-                copy = parcel.sent
-                if parcel.carrier is not None:
-                    parcel.fetched = [c for c in parcel.fetched if not c.ended()]
-                    copy = parcel.carrier.fetch(parcel, parcel.layout.landing(landed))
-                self._total += SwapCounters(bytes_in=parcel.nbytes, prefetches=1)
-            return Reload(stored, ticket, copy, landed, self._caller.stream())
-        except BaseException:
-            # Nobody else knows what the copy writes to.
-            for copy in list(parcel.fetched):
-                copy.wait()
-            raise
+        reload.stream = self._caller.stream()
+        reload.landed = landed = self._caller.empty(parcel.layout)
+        with self._lock:
+            copy = parcel.sent
+            if parcel.carrier is not None:
+                parcel.fetched = [c for c in parcel.fetched if not c.ended()]
+                copy = parcel.carrier.fetch(parcel, parcel.layout.landing(landed))
+            reload.copy = copy
+            self._total += SwapCounters(bytes_in=parcel.nbytes, prefetches=1)
 
     def wait(self, reload: Reload) -> torch.Tensor:
         """The value, whole for whatever follows.
@@ -175,21 +174,27 @@ class Engine:
         self._caller.check(parcel.name)
         self.tidy()
         with self._lock:
-            landed, reload.landed = reload.landed, None
-        if landed is None:
+            copy, landed, before = reload.copy, reload.landed, reload.waited
+            reload.waited = True
+        if before or copy is None or landed is None:
             raise SwapError(f"swap of {parcel.name!r}: this reload was waited for before; prefetch the ticket again")
         try:
-            self._caller.join(reload.copy, landed, reload.stream)
-            self._raise_if_failed(parcel, reload.copy)
+            self._caller.join(copy, landed, reload.stream)
+            self._raise_if_failed(parcel, copy)
         except BaseException:
-            # The copy may still write to it: it goes when the token does and the copy has ended.
-            reload.landed = landed
+            # The copy may still write to ``landed``, which goes when the token does and the copy has ended.
+            reload.waited = False
             raise
-        reload.ticket = None
+        reload.landed = reload.ticket = None
         return parcel.layout.restore(landed)
 
     def tidy(self) -> None:
-        """Give back what was let go, and drop the sources of copies that have ended."""
+        """Give back what was let go, and drop the sources of copies that have ended.
+
+        What is interrupted here is done again by the next call: whatever was given back already is so once.
+        """
+        if self._caller.capturing():  # where events cannot be asked
+            return
         with self._lock:
             self._collect()
             self._unfinished = [owned for owned in self._unfinished if not owned.finish()]
@@ -206,8 +211,8 @@ class Engine:
             now = SwapCounters(
                 late=self._caller.late,
                 seconds_waited=self._caller.seconds_waited,
-                in_flight_bytes=self._in_flight,
-                live_tickets=self._live,
+                in_flight_bytes=self._in_flight(),
+                live_tickets=len(self._live),
             )
             for held in (carrier.held() for carrier in self._carriers):
                 now += _gauges(held)
@@ -226,16 +231,20 @@ class Engine:
 
     def _collect(self) -> None:
         while self._let_go:
-            owned = self._let_go.popleft()
-            self._live -= isinstance(owned, Stored)
+            owned = self._let_go[0]
+            if isinstance(owned, Stored):
+                self._live.discard(owned)
             self._unfinished.append(owned)
+            self._let_go.popleft()  # last, so that it is never nowhere
 
     def _drop_sources(self) -> None:
         """Let go of what copies out have read. Not the oldest first: those to the disk take longer than those to the host."""
-        going_on = [leaving for leaving in self._leaving if not leaving.parcel.sent.ended()]
-        if len(going_on) < len(self._leaving):
-            self._leaving = going_on
-            self._in_flight = sum(leaving.parcel.nbytes for leaving in going_on)
+        self._leaving = [leaving for leaving in self._leaving if not leaving.parcel.sent.ended()]
+
+    def _in_flight(self, *more: torch.Tensor) -> int:
+        """Bytes that copies out, and ``more``, keep in memory: a slice keeps all of what it is a slice of."""
+        storages = (source.untyped_storage() for source in (*(leaving.source for leaving in self._leaving), *more))
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def _send(self, parcel: Parcel, source: torch.Tensor) -> None:
         """Start the copy out, as soon as there is room for it among the others on their way."""
@@ -249,7 +258,7 @@ class Engine:
         while True:
             self.tidy()
             with self._lock:
-                if not self._leaving or self._in_flight + parcel.nbytes <= self.settings.in_flight_bytes:
+                if not self._leaving or self._in_flight(source) <= self.settings.in_flight_bytes:
                     if begin is not None:
                         self._total += SwapCounters(seconds_blocked=perf_counter() - begin)
                     return self._start(parcel, source)
@@ -261,7 +270,6 @@ class Engine:
         """Start the copy out; under the same lock that found room for it, so that nobody else takes that room."""
         # First noted, then started: whatever happens in between, what a copy reads is kept until the copy has ended.
         self._leaving.append(_Leaving(parcel, source))
-        self._in_flight = sum(leaving.parcel.nbytes for leaving in self._leaving)
         try:
             for parcel.carrier in self._carriers:
                 if parcel.carrier.send(parcel, source):

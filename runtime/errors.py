@@ -32,7 +32,7 @@ def swap_error(cause: BaseException, name: str, nbytes: int, directory: str) -> 
     """The error to raise for the value ``name`` of ``nbytes`` bytes when moving it failed with ``cause``."""
     if isinstance(cause, Refused):
         return SwapError(f"swap of {name!r} ({nbytes} bytes): {cause}")
-    problem, remedy = _problem_and_remedy(cause, directory)
+    problem, remedy = _problem_and_remedy(cause, os.path.expanduser(directory))
     return SwapError(f"swap of {name!r} ({nbytes} bytes): {problem}. {remedy}")
 
 

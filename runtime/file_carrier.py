@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from .carriers import Copy, Held, Parcel
+from .carriers import Copy, Held, Parcel, bytes_placed
 from .memory import memory_of
 from .stores.disk import DiskArena
 from .workers import Job, Worker
@@ -24,7 +24,7 @@ class FileCarrier:
         self._arena = arena
         self._out = Worker("memopt-out")
         self._in = Worker("memopt-in")
-        self._bytes = 0
+        self._placed: set[Parcel] = set()
 
     def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
         """See Carrier."""
@@ -50,7 +50,7 @@ class FileCarrier:
         return self._in.submit(read, parcel.fetched.append)
 
     def _note(self, parcel: Parcel, offset: int, job: Job) -> None:
-        self._bytes += parcel.nbytes
+        self._placed.add(parcel)
         parcel.sent = job
         parcel.place = offset
 
@@ -58,13 +58,14 @@ class FileCarrier:
         """See Carrier."""
         if not parcel.at_rest():
             return False
-        self._arena.give_back(_offset(parcel))
-        self._bytes -= parcel.nbytes
+        offset, parcel.place = _offset(parcel), None
+        self._placed.discard(parcel)
+        self._arena.give_back(offset)
         return True
 
     def held(self) -> Held:
         """See Carrier."""
-        return Held(disk_bytes=self._bytes, disk_capacity=self._arena.capacity)
+        return Held(disk_bytes=bytes_placed(self._placed), disk_capacity=self._arena.capacity)
 
     def stop(self, seconds: float) -> None:
         """See Carrier."""

@@ -63,10 +63,8 @@ def offload(
         except Refused as refused:
             nbytes = Layout.of(value).nbytes if value.layout == torch.strided else 0
             raise swap_error(refused, name, nbytes, settings.where) from None
-        stored = engine.offload(value, name, asynchronous)
-        ticket = tickets.issue(stored)
-        call = calls.note(tickets.handle_of(ticket))
-        stored.used = call.used if call is not None else None
+        ticket = engine.offload(value, name, asynchronous)
+        calls.note(tickets.handle_of(ticket))
         return ticket
 
 
@@ -87,12 +85,20 @@ def prefetch(ticket: torch.Tensor) -> torch.Tensor:
             "set swap.enable to false."
         )
     _refuse_if_abandoned(stored)
-    early, stored.early = stored.early, None
+    early = stored.early
+    reload = early or Reload(stored)
+    reload.ticket = handle
+    token = tickets.issue(reload)  # first: it owns the copy
     if early is not None:
-        early.ticket = handle
-        return tickets.issue(early)
-    with torch.no_grad():
-        return tickets.issue(stored.engine.prefetch(stored, handle))
+        stored.early = None
+        return token
+    try:
+        with torch.no_grad():
+            stored.engine.prefetch(reload)
+    except BaseException:
+        del token  # which the error would keep
+        raise
+    return token
 
 
 def wait(

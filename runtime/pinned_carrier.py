@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from .carriers import Copy, Held, Parcel
+from .carriers import Copy, Held, Parcel, bytes_placed
 from .devices.interface import Device, Event
 from .stores.host import PinnedExtent, PinnedPool
 
@@ -49,25 +49,27 @@ class PinnedCarrier:
         self._pool = pool
         self._out = device.new_stream()
         self._in = device.new_stream()
-        self._bytes = 0
+        self._placed: set[Parcel] = set()
 
     def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
         """See Carrier."""
+        device = self._device
         extent = self._pool.take(parcel.nbytes)
         if extent is None:
             return False
-        device = self._device
         try:
             for event in (device.record(device.current_stream()), *extent.after):
                 device.wait(self._out, event)
             device.copy(self._out, extent.memory, source)
             sent = StreamCopy(device, device.record(self._out))
+            self._placed.add(parcel)
+            parcel.sent = sent
+            parcel.place = extent
         except BaseException:
-            device.record(self._out).synchronize()  # the copy may be going on
-            self._pool.give_back(extent, [])
+            if parcel.place is None:
+                device.record(self._out).synchronize()  # the copy may be going on
+                self._pool.give_back(extent, [])
             raise
-        self._bytes += parcel.nbytes
-        parcel.sent, parcel.place = sent, extent
         return True
 
     def fetch(self, parcel: Parcel, target: torch.Tensor) -> Copy:
@@ -78,21 +80,24 @@ class PinnedCarrier:
                 device.wait(self._in, event)
             device.copy(self._in, target, _extent(parcel).memory)
             fetched = StreamCopy(device, device.record(self._in))
+            parcel.fetched.append(fetched)
         except BaseException:
             device.record(self._in).synchronize()  # the copy may be going on
             raise
-        parcel.fetched.append(fetched)
         return fetched
 
     def give_back(self, parcel: Parcel) -> bool:
         """At once: whoever gets the place next waits on the device for what is going on there."""
-        self._pool.give_back(_extent(parcel), [_event(c) for c in (parcel.sent, *parcel.fetched) if not c.ended()])
-        self._bytes -= parcel.nbytes
+        going_on = [_event(c) for c in (parcel.sent, *parcel.fetched) if not c.ended()]
+        extent, parcel.place = _extent(parcel), None
+        self._placed.discard(parcel)
+        self._pool.give_back(extent, going_on)
         return True
 
     def held(self) -> Held:
         """See Carrier."""
-        return Held(host_bytes=self._bytes, host_capacity=self._pool.capacity, pinned_allocations=self._pool.allocations)
+        held, pool = bytes_placed(self._placed), self._pool
+        return Held(host_bytes=held, host_capacity=pool.capacity, pinned_allocations=pool.allocations)
 
     def stop(self, seconds: float) -> None:
         """There are none."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .carriers import Copy, Held, Parcel
+from .carriers import Copy, Held, Parcel, bytes_placed
 from .devices.interface import Device, Event
 from .file_carrier import raise_if_failed
 from .memory import memory_of
@@ -112,7 +112,7 @@ class StagedCarrier:
         self._arena = arena
         self._out = _Lane(device, new_worker("memopt-out"), chunk_bytes)
         self._in = _Lane(device, new_worker("memopt-in"), chunk_bytes)
-        self._bytes = 0
+        self._placed: set[Parcel] = set()
 
     def send(self, parcel: Parcel, source: torch.Tensor) -> bool:
         """See Carrier."""
@@ -141,7 +141,7 @@ class StagedCarrier:
         return fetched
 
     def _note(self, parcel: Parcel, offset: int, job: Job) -> None:
-        self._bytes += parcel.nbytes
+        self._placed.add(parcel)
         parcel.sent = job
         parcel.place = offset
 
@@ -149,15 +149,16 @@ class StagedCarrier:
         """See Carrier."""
         if not parcel.at_rest():
             return False
-        self._arena.give_back(_offset(parcel))
-        self._bytes -= parcel.nbytes
+        offset, parcel.place = _offset(parcel), None
+        self._placed.discard(parcel)
+        self._arena.give_back(offset)
         return True
 
     def held(self) -> Held:
         """See Carrier."""
         pinned = [*self._out.memory, *self._in.memory]
         return Held(
-            disk_bytes=self._bytes,
+            disk_bytes=bytes_placed(self._placed),
             disk_capacity=self._arena.capacity,
             host_capacity=sum(memory.numel() for memory in pinned),
             pinned_allocations=len(pinned),

@@ -36,6 +36,7 @@ class Job:
         except BaseException as error:
             # Those who wait raise an error of their own; the traceback would keep the work's tensors alive.
             self._error = error.with_traceback(None)
+            self._error.__context__ = None
         del work
         self._done.set()
 

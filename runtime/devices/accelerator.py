@@ -61,4 +61,7 @@ class Accelerator:
 
     def capturing(self) -> bool:
         """Only CUDA has such graphs."""
-        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if self._device.type != "cuda":
+            return False
+        with torch.cuda.device(self._device):  # torch asks about the current device's stream
+            return torch.cuda.is_current_stream_capturing()

@@ -1,5 +1,7 @@
 """Divide a range of bytes into extents: best fit, and free neighbours become one.
 
+Wherever it is interrupted, no byte is ever in two extents; what was being moved may be lost.
+
 ::
 
     |aaaa....bb..............|    take(4) -> 4     the smallest gap that is large enough, at its lower end
@@ -16,12 +18,10 @@ class Extents:
 
     Attributes:
         capacity: bytes in all.
-        taken: bytes taken, rounded up to the alignment.
     """
 
     def __init__(self, alignment: int, capacity: int = 0) -> None:
         self.capacity = 0
-        self.taken = 0
         self._alignment = alignment
         self._taken: dict[int, int] = {}  # begin -> size
         self._gaps: list[tuple[int, int]] = []  # (size, begin), ascending
@@ -44,14 +44,16 @@ class Extents:
         if gap > size:
             self._open(begin + size, gap - size)
         self._taken[begin] = size
-        self.taken += size
         return begin
 
     def give_back(self, begin: int) -> None:
         """Give back what ``take`` returned."""
-        size = self._taken.pop(begin)
-        self.taken -= size
-        self._open(begin, size)
+        self._open(begin, self._taken.pop(begin))
+
+    @property
+    def taken(self) -> int:
+        """Bytes taken, rounded up to the alignment."""
+        return sum(self._taken.values())
 
     def lacking(self, nbytes: int) -> int:
         """By how much to ``grow`` for a ``take(nbytes)`` that found no gap: what the gap at the end does not give."""
@@ -72,8 +74,13 @@ class Extents:
         if after:
             self._close(begin + size, after)
         begin, size = begin - before, before + size + after
-        insort(self._gaps, (size, begin))
         self._size_at[begin] = self._size_to[begin + size] = size
+        insort(self._gaps, (size, begin))
 
     def _close(self, begin: int, size: int) -> None:
-        del self._gaps[bisect_left(self._gaps, (size, begin))], self._size_at[begin], self._size_to[begin + size]
+        # Some of it may be missing, where it was interrupted.
+        self._size_at.pop(begin, None)
+        self._size_to.pop(begin + size, None)
+        place = bisect_left(self._gaps, (size, begin))
+        if self._gaps[place : place + 1] == [(size, begin)]:
+            del self._gaps[place]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..devices.interface import Event
+from ..errors import PinningFailed
 from .extents import Extents
 
 SLAB_BYTES = 64 * 2**20
@@ -51,17 +52,10 @@ class PinnedExtent:
 
 
 class PinnedPool:
-    """Slabs, and who has what of them. The owner locks.
-
-    Attributes:
-        capacity: bytes of all slabs.
-        allocations: how many slabs were ever asked for.
-    """
+    """Slabs, and who has what of them. The owner locks."""
 
     def __init__(self, pin: Callable[[int], torch.Tensor], limit: int | None, slab_bytes: int = SLAB_BYTES) -> None:
         """``pin`` gives pinned memory; at most ``limit`` bytes of it are asked for."""
-        self.capacity = 0
-        self.allocations = 0
         self._pin = pin
         self._limit = limit
         self._slab_bytes = slab_bytes
@@ -75,10 +69,29 @@ class PinnedPool:
         size = self._next_slab(nbytes)
         if size < -(-nbytes // _ALIGNMENT) * _ALIGNMENT:
             return None
-        self.allocations += 1
-        self._slabs.append(Slab(self._pin(size), Extents(_ALIGNMENT, size)))
-        self.capacity += size
+        memory = self._pinned(size, 1 << (nbytes - 1).bit_length())
+        self._slabs.append(Slab(memory, Extents(_ALIGNMENT, memory.numel())))
         return _take_from(self._slabs[-1], nbytes)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all slabs."""
+        return sum(slab.memory.numel() for slab in self._slabs)
+
+    @property
+    def allocations(self) -> int:
+        """How many slabs there are: none is ever given back."""
+        return len(self._slabs)
+
+    def _pinned(self, size: int, at_least: int) -> torch.Tensor:
+        """``size`` bytes, or as many halves of it as can be had, but not less than what is wanted now."""
+        while True:
+            try:
+                return self._pin(size)
+            except PinningFailed:
+                if size // 2 < max(at_least, _ALIGNMENT):
+                    raise
+                size //= 2
 
     def give_back(self, extent: PinnedExtent, after: Sequence[Event]) -> None:
         """Give back what ``take`` returned, to be written to again only ``after`` these."""

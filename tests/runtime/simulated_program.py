@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass, field
 
 import torch
-from memopt.runtime import tickets
 from memopt.runtime.callers import StreamCaller
 from memopt.runtime.carriers import Carrier
 from memopt.runtime.engine import Engine
@@ -59,7 +58,7 @@ class Program:
         seed = self.next_seed
         self.sizes[seed] = nbytes
         value = self.device.make(nbytes, seed)
-        return tickets.issue(self.engine.offload(value, f"value {seed}", asynchronous)), seed
+        return self.engine.offload(value, f"value {seed}", asynchronous), seed
 
     def come(self, token: torch.Tensor, seed: int) -> torch.Tensor:
         """Wait for a reload and use it."""

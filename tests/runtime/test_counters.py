@@ -70,6 +70,18 @@ def test_a_late_reload_is_counted_with_its_time(tmp_path: Path, monkeypatch: pyt
     assert (in_time.late, in_time.seconds_waited) == (0, 0)
 
 
+def test_a_slice_keeps_what_it_is_a_slice_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, go = DiskArena.write, threading.Event()
+    monkeypatch.setattr(DiskArena, "write", lambda *given: (go.wait(10), write(*given)))
+    before = settled()
+    base = torch.zeros(1000)
+    tickets = [offload(base[:10], tmp_path), offload(base[10:20], tmp_path), offload(torch.zeros(5), tmp_path)]
+    assert swap_counters().in_flight_bytes == 4000 + 20
+    go.set()
+    assert (settled() - before).disk_bytes - before.disk_bytes == 40 + 40 + 20
+    del tickets
+
+
 def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = DiskArena.write
 

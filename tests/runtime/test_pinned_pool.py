@@ -110,6 +110,15 @@ def test_a_place_that_is_given_back_early_comes_with_what_to_wait_for() -> None:
     assert again.after == ()
 
 
+@pytest.mark.parametrize(("left", "sizes"), [(SLAB, [SLAB]), (SLAB // 2, [SLAB // 2]), (1500, [1024])])
+def test_where_a_slab_cannot_be_pinned_a_smaller_one_is(left: int, sizes: list[int]) -> None:
+    pinned = Pinned(left)
+    pool = PinnedPool(pinned, None, 4 * SLAB)
+    assert pool.take(1000) is not None
+    assert pinned.sizes == sizes
+    assert (pool.capacity, pool.allocations) == (sum(sizes), 1)
+
+
 def test_pinning_that_fails_changes_nothing() -> None:
     pinned = Pinned(left=SLAB)
     pool = PinnedPool(pinned, None, SLAB)
