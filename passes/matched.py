@@ -9,6 +9,9 @@ from torch.fx import Node
 from .matching import MatchTimeout, fullmatch
 from .policy import Rule
 
+NO_EFFECT = "has no effect"
+"""How the clause for a setting begins."""
+
 
 @dataclass
 class Matched:
@@ -17,7 +20,7 @@ class Matched:
     Attributes:
         met: (rule's field, layer) for every layer in which a rule matched, whether or not an earlier rule had decided.
         effective: the fields of rules by which something is recomputed or swapped in the end.
-        ineffective: the fields of rules that asked for it, and by which nothing is -> why, as a clause.
+        ineffective: the fields of rules that asked for it, and by which nothing is -> why, as a clause; and of settings.
         fulfilled: the fields of rules that name what the model's own checkpoints recompute already.
         operators: nodes that a rule names as operators, and so forces.
         swapped: names of nodes that belong to a swapped layer, module or operator -> the rule that says so.

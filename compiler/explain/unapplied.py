@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from ...passes.matched import NO_EFFECT
 from ...passes.policy import Plan, Rule, RuleKind
 from ..capture import Capture
 from ..config.layer_specs import spoken
@@ -176,4 +177,5 @@ def _named_layers(plan: Plan, rule: Rule) -> tuple[int, ...]:
 def _without_effect(captures: Sequence[Capture]) -> list[str]:
     some: frozenset[str] = frozenset().union(*(c.effective for c in captures))
     none = {field: why for c in captures for field, why in c.ineffective.items()}
-    return [f"{field} matches, and {why}." for field, why in sorted(none.items()) if field not in some]
+    whys = [(field, why) for field, why in sorted(none.items()) if field not in some]
+    return [f"{field}: {why}." if why.startswith(NO_EFFECT) else f"{field} matches, and {why}." for field, why in whys]

@@ -81,7 +81,7 @@ class _Fusion:
         self.order = list(graph.nodes)
         self.position = {n: i for i, n in enumerate(self.order)}
         self.maker = {s: n for n, made in storages.made.items() for s in made}
-        self.reads: dict[Node, frozenset[str]] = {}
+        self.reads: dict[Node, tuple[str, ...]] = {}
         self.straight: dict[Node, frozenset[str]] = {}
         self.written: set[Node] = set()
         self._find_written()
@@ -99,18 +99,19 @@ class _Fusion:
             if self._is_written(node, reads):
                 self.written.add(node)
 
-    def _sources(self, node: Node) -> frozenset[str]:
-        found: set[str] = set()
+    def _sources(self, node: Node) -> tuple[str, ...]:
+        """What an operator reads, in the order in which a kernel does."""
+        found: dict[str, None] = {}
         for given in node.all_input_nodes:
             storage = self.storages.of.get(given)
             if storage is None:
                 continue
             maker = self.maker.get(storage)
             if maker is None or maker in self.written:
-                found.add(storage)
+                found[storage] = None
             else:
-                found |= self.reads.get(maker, frozenset())
-        return frozenset(found)
+                found |= dict.fromkeys(self.reads.get(maker, ()))
+        return tuple(found)
 
     def _straight_sources(self, node: Node) -> frozenset[str]:
         """What is read of it in its own order only, so that the result can lie in the same place."""
@@ -121,7 +122,7 @@ class _Fusion:
         for given in node.all_input_nodes:
             storage = self.storages.of.get(given)
             maker = self.maker.get(storage) if storage is not None else None
-            read = self.reads.get(maker, frozenset()) if maker is not None and maker not in self.written else {storage}
+            read = {*self.reads.get(maker, ())} if maker is not None and maker not in self.written else {storage}
             same = self.straight[maker] if maker is not None and maker not in self.written else {storage}
             while _is_reshaped(given):
                 given = given.args[0]  # type: ignore[assignment]
@@ -131,7 +132,7 @@ class _Fusion:
             crooked |= read - same
         return frozenset(s for s in straight - crooked if s is not None)
 
-    def _is_written(self, node: Node, reads: frozenset[str]) -> bool:
+    def _is_written(self, node: Node, reads: tuple[str, ...]) -> bool:
         made = self.storages.made.get(node, ())
         if not made or not is_fused(node) or torch.Tag.reduction in getattr(node.target, "tags", ()) or len(made) > 1:
             return True
@@ -179,23 +180,44 @@ class _Fusion:
             yield Kernel(group.nodes[-1], self.order[group.time[0]], reads, tuple(makes), tuple(free), over)
 
     def _written_over(self, group: _Group, free: list[str], inside: list[str]) -> Iterator[str]:
-        """The inputs in whose place results of the same size lie, since no later operator of the kernel reads them.
+        """The inputs in whose place results of the same size lie: those that only the operator reads, or what it is made from.
 
-        A result that can lie where one of the kernel's own values would have lain does so.
+        A result takes the place of the first value that fits, in the order of reading, be it one of the kernel's own.
         """
         if not is_fused(group.nodes[-1]):
             return
-        last = {s: node for node in group.nodes for s in self.reads[node]}
-        left = [s for s in (*inside, *free) if s in last]
+        readers: dict[str, set[Node]] = {}
+        sources: dict[Node, set[Node]] = {}
+        for node in group.nodes:
+            makers = {self.maker[s] for s in self.reads[node] if self.maker.get(s) in sources}
+            sources[node] = {node, *makers}.union(*(sources[maker] for maker in makers))
+            for storage in self.reads[node]:
+                readers.setdefault(storage, set()).add(node)
+        left = {*free, *([] if self._is_looped(group) else inside)}
         for node in group.nodes:
             for made in self.storages.made.get(node, ()):
                 size = self.storages.size[made]
-                fits = (s for s in left if last[s] is node and self.storages.size[s] == size and s in self.straight[node])
+                fits = (s for s in self.reads[node] if s in left and readers[s] <= sources[node] and self._fits(s, node, size))
                 over = next(fits, None)
                 if over is not None and made not in inside:
                     left.remove(over)
                     if over not in inside:
                         yield over
+
+    def _fits(self, storage: str, node: Node, size: int) -> bool:
+        return self.storages.size[storage] == size and storage in self.straight[node]
+
+    def _is_looped(self, group: _Group) -> bool:
+        """Whether a kernel for the CPU loops again after it has reduced: its own values then lie in buffers of a row's size."""
+        if group.nodes[-1].meta["val"].device.type != "cpu":
+            return False
+        reduced: set[str] = set()
+        for node in group.nodes:
+            if not reduced.isdisjoint(self.reads[node]):
+                return True
+            if torch.Tag.reduction in getattr(node.target, "tags", ()):
+                reduced.update(self.storages.made.get(node, ()))
+        return False
 
     def _makes(self, group: _Group) -> list[str]:
         return [s for node in group.nodes for s in self.storages.made.get(node, ())]
@@ -219,7 +241,7 @@ class _Fusion:
                 if not self._is_last(node):
                     other.wanted = min(other.wanted, group.time)
             group.nodes.append(node)
-            group.reads |= reads
+            group.reads.update(reads)
             reader |= dict.fromkeys(reads, group)
             of |= dict.fromkeys(self.storages.made.get(node, ()), group)
         for group in groups:  # those that nothing waits for come when what they read is there

@@ -10,7 +10,7 @@ by storage: a storage is copied once, and its views are made again after the rel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from ..changed_memory import COPIES
 from ..joint import decide, decision_of
-from ..matched import Matched
+from ..matched import NO_EFFECT, Matched
 from ..operators import draws_random_numbers, is_seed, storage_root, target_names
 from ..policy import Action, Decision, Rule, SwapPolicy
 from ..sizes import nbytes
@@ -92,7 +92,22 @@ def choose_offload(pair: Pair, policy: SwapPolicy, matched: Matched) -> list[Mov
         if rule.field not in moving:
             why = stays[rule.field][1] if rule.field in stays else "no backward of what it names reads a saved value"
             matched.ineffective[rule.field] = f"swaps nothing: {why}"
+    if policy.store == "auto" and moves:
+        _note_settings(policy, {move.store for move in moves}, matched)
     return moves
+
+
+def _note_settings(policy: SwapPolicy, stores: set[str], matched: Matched) -> None:
+    """Note the settings of a store that no value moves to; which one is used is known only here."""
+    used = {"swap.host_limit": ("host", policy.host_limit), "swap.dir": ("disk", policy.directory)}
+    if policy.host_limit is not None:  # above it, values go to the disk
+        del used["swap.dir"]
+    for field, (store, value) in used.items():
+        if value is not None and store in stores:
+            matched.effective.add(field)
+        elif value is not None:
+            others = " and ".join(sorted(stores))
+            matched.ineffective[field] = f"{NO_EFFECT}, since with store: auto all that moves goes to the {others}"
 
 
 def _rules(pair: Pair, crossings: Iterable[Crossing]) -> list[Rule]:

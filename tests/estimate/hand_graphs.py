@@ -33,11 +33,11 @@ class Hand:
         self.graph = Graph()
         self.mode = FakeTensorMode()
 
-    def input(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Node:
+    def input(self, name: str, *shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Node:
         """A placeholder."""
         node = self.graph.placeholder(name)
         with self.mode:
-            node.meta["val"] = torch.empty(shape, dtype=dtype)
+            node.meta["val"] = torch.empty(shape, dtype=dtype, device=device)
         return node
 
     def op(self, name: str, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:

@@ -120,6 +120,38 @@ def test_what_a_matrix_product_reads_is_written_though_a_kernel_reads_it_too() -
     assert {s for _, makes, _ in found for s in makes} == {"mm", "relu", "one", "two"}
 
 
+def written_over(hand: Hand, *returned: Node) -> dict[str, tuple[str, ...]]:
+    return {k.node.name: k.over for k in kernels(hand, *returned) if k.over}
+
+
+def test_a_result_lies_where_the_first_value_lay_that_it_reads() -> None:
+    h, (x, w) = squares("x", "w")
+    one, two = (h.op(name, aten.mm.default, x, w) for name in ("one", "two"))
+    out = h.op("out", aten.sub.Tensor, h.op("twice", aten.mul.Tensor, two, 2), one)
+    assert written_over(h, h.op("last", aten.mm.default, out, w)) == {"out": ("two",)}
+
+
+def test_a_result_does_not_lie_where_another_of_its_kernel_reads() -> None:
+    h, (x, w) = squares("x", "w")
+    one, two = (h.op(name, aten.mm.default, x, w) for name in ("one", "two"))
+    relu, out = h.op("relu", aten.relu.default, one), h.op("out", aten.mul.Tensor, one, two)
+    lasts = [h.op(f"last_{n.name}", aten.mm.default, n, w) for n in (relu, out)]
+    assert written_over(h, *lasts) == {"out": ("two",)}
+
+
+@pytest.mark.parametrize(("device", "over"), [("cpu", ("mm",)), ("meta", ())])
+def test_a_kernel_that_loops_again_keeps_its_own_values_in_small_buffers_on_the_cpu(device: str, over: tuple[str, ...]) -> None:
+    """As the backward of softmax; elsewhere the result would lie where the exponential is, which is not there either way."""
+    h = Hand()
+    x, w, y = (h.input(name, 8, 8, device=device) for name in ("x", "w", "y"))
+    mm, exp = h.op("mm", aten.mm.default, x, w), h.op("exp", aten.exp.default, y)
+    scaled = h.op("scaled", aten.mul.Tensor, mm, exp)
+    total = h.op("total", aten.sum.dim_IntList, scaled, [1], True)
+    out = h.op("out", aten.sub.Tensor, h.op("part", aten.mul.Tensor, exp, total), scaled)
+    found = kernels(h, h.op("last", aten.mm.default, out, w))
+    assert [(k.node.name, k.over) for k in found] == [("mm", ()), ("out", over), ("last", ())]
+
+
 def test_a_reduction_is_written_and_what_it_reduces_is_not() -> None:
     h, (x, w) = squares("x", "w")
     square = h.op("square", aten.mul.Tensor, h.op("mm", aten.mm.default, x, w), 2)

@@ -324,6 +324,20 @@ def test_host_store_moves_nothing_that_is_in_host_memory() -> None:
     assert not moved(trained)
 
 
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"host_limit": "1MiB"}, ["swap.host_limit: has no effect, since with store: auto all that moves goes to the disk."]),
+        ({"dir": "/tmp"}, []),
+        ({"dir": "/tmp", "host_limit": "1MiB"}, ["swap.host_limit: has no effect"]),
+        ({"host_limit": "1MiB", "min_bytes": "1MiB"}, ["swaps nothing: "]),
+    ],
+    ids=["limit", "directory", "both", "nothing moves"],
+)
+def test_settings_of_a_store_that_nothing_goes_to(settings: dict[str, Any], warns: list[str]) -> None:
+    check(stack(Block, 3), [x(2, 6)], swap("0-1", **settings), "aot_eager", warns=warns)
+
+
 def test_swap_off_leaves_no_operator_of_ours() -> None:
     trained = check(stack(Block, 3), [x(2, 6)], {"swap": {"enable": False}}, "aot_eager")
     (graph,) = trained.explanation.graphs
