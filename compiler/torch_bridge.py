@@ -252,14 +252,19 @@ def compile_inductor(
     return cast(Compiled, compile_fx(gm, inputs, inner_compile=inner, config_patches=patches))
 
 
+_BRANCHING = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl"})
+
+
 def _compile_half(*args: Any, copies_in_background: bool, **kwargs: Any) -> Any:
     """Inductor's own compilation of a forward or a backward graph.
 
     No kernel recomputes a layer in the backward of another. While values may be on their way out, no kernel writes over one of
-    its inputs either: it could be one of those. Nothing is on its way out of a backward, and what came back is its own.
+    its inputs either: it could be one of those. Nothing is on its way out of a backward, and what came back is its own. Nor does
+    one where the graph branches: inductor has been seen to write over what a branch still reads.
     """
     leaves = copies_in_background and not kwargs.get("is_backward")
-    in_place = inductor_config.patch(inplace_buffers=False) if leaves else contextlib.nullcontext()
+    keeps = leaves or any(str(node.target) in _BRANCHING for node in args[0].graph.nodes)
+    in_place = inductor_config.patch(inplace_buffers=False) if keeps else contextlib.nullcontext()
     with V.set_choices_handler(_KeepingApart(V.choices)), in_place:
         return compile_fx_inner(*args, **kwargs)
 
