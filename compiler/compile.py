@@ -11,18 +11,18 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from . import torch_bridge
-from .agreement import DEFAULT_TIMEOUT
 from .arguments import check_arguments, check_call, check_seconds
 from .config.load import ConfigSource, MemoptConfig, load_config
 from .errors import ConfigError, Problem, line_of, quoted
 from .explain.explanation import Explanation, explain_session
 from .explain.stopped import is_whole, stopped
 from .explain.unapplied import unapplied
-from .forward import CompiledForward, Settings, compiled_forward
-from .layered import LayeredForward, attach, conflict, detach, shared_with_other_rules
+from .forwards.by_layer import LayeredForward, attach, conflict, detach, shared_with_other_rules
+from .forwards.whole import CompiledForward, Settings, compiled_forward
 from .lowering import Backend
 from .plan.layers import find_layers
 from .plan.resolve import resolve
+from .ranks.agreement import DEFAULT_TIMEOUT
 from .session import Session
 from .stand_in import replaced_meta_tensors
 from .untouched import untouched

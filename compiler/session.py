@@ -17,7 +17,6 @@ from torch.fx import GraphModule
 from ..passes.policy import Plan
 from ..runtime.registry import tidy
 from . import match_record, torch_bridge
-from .agreement import Agreement
 from .cache_key import cache_key
 from .capture import Capture, capture, same_autocast
 from .clock import Clock
@@ -27,6 +26,7 @@ from .layer_names import name_modules
 from .lowering import Backend, kernels_of, lower, reuses_held_memory, split_only
 from .pipeline import snapshot
 from .plan.paths import normalise_path
+from .ranks.agreement import Agreement
 
 
 @dataclass(frozen=True)

@@ -259,8 +259,8 @@ def _compile_half(*args: Any, copies_in_background: bool, **kwargs: Any) -> Any:
     """Inductor's own compilation of a forward or a backward graph.
 
     No kernel recomputes a layer in the backward of another. While values may be on their way out, no kernel writes over one of
-    its inputs either: it could be one of those. Nothing is on its way out of a backward, and what came back is its own. Nor does
-    one where the graph branches: inductor has been seen to write over what a branch still reads.
+    its inputs either: it could be one of those. Nothing is on its way out of a backward, and what came back is its own. Where
+    the graph branches none does either: inductor has been seen to write over what a branch still reads.
     """
     leaves = copies_in_background and not kwargs.get("is_backward")
     keeps = leaves or any(str(node.target) in _BRANCHING for node in args[0].graph.nodes)

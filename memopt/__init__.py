@@ -1,6 +1,5 @@
 """memopt: fit PyTorch training into memory by a declarative rewrite of the joint forward-backward graph."""
 
-from .compiler.agreement import RanksDisagreeError
 from .compiler.cache_key import package_version
 from .compiler.compare.comparison import Comparison, ComparisonRow
 from .compiler.compare.run import compare_with_eager
@@ -14,6 +13,7 @@ from .compiler.explain.explanation import Explanation, GraphExplanation
 from .compiler.explain.totals import LayerTotal
 from .compiler.explain.values import ValueRow
 from .compiler.plan.resolve import resolve
+from .compiler.ranks.agreement import RanksDisagreeError
 from .compiler.session import PolicyNotApplied
 from .passes.policy import Action, Decision, LayerPlan, Plan, Rule, RuleKind
 from .passes.verify import VerificationError

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from .carriers import Copy
+from .carriers.interface import Copy
 from .devices.interface import Device, Event
 from .errors import SwapError
 from .layout import Layout

@@ -23,7 +23,7 @@ import torch
 
 from . import tickets
 from .callers import Caller
-from .carriers import Carrier, Copy, Held, Parcel
+from .carriers.interface import Carrier, Copy, Held, Parcel
 from .counters import SwapCounters
 from .errors import SwapError, swap_error
 from .layout import Layout

@@ -9,16 +9,16 @@ import threading
 import torch
 
 from .callers import CpuCaller, StreamCaller
-from .carriers import Carrier
+from .carriers.file import FileCarrier
+from .carriers.interface import Carrier
+from .carriers.pinned import PinnedCarrier
+from .carriers.staged import StagedCarrier
 from .counters import SwapCounters
 from .devices.accelerator import Accelerator
 from .devices.interface import Device
 from .engine import Engine
 from .errors import Refused
-from .file_carrier import FileCarrier
-from .pinned_carrier import PinnedCarrier
 from .settings import Settings
-from .staged_carrier import StagedCarrier
 from .stores.disk import DiskArena
 from .stores.host import PinnedPool
 

@@ -16,8 +16,8 @@ from ..arguments import check_arguments, check_call, check_number
 from ..compile import Layers, compile_with_memopt
 from ..config.load import ConfigSource, load_config
 from ..errors import MemoptWarning, show
-from ..forward import CompiledForward
-from ..layered import LayeredForward, detach
+from ..forwards.by_layer import LayeredForward, detach
+from ..forwards.whole import CompiledForward
 from ..lowering import Backend
 from ..plan.layers import find_layers
 from ..session import Session

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
-from memopt.compiler import rendezvous, torch_bridge
+from memopt.compiler import torch_bridge
+from memopt.compiler.ranks import rendezvous
 
 _here = threading.local()
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from estimate_models import CONFIGS, LAYERS, MODELS, Made, gpt
-from memopt.runtime.carriers import Parcel
-from memopt.runtime.file_carrier import FileCarrier
+from memopt.runtime.carriers.file import FileCarrier
+from memopt.runtime.carriers.interface import Parcel
 from memopt.runtime.timeline import CATEGORIES
 from torch import nn
 

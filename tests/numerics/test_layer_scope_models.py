@@ -10,7 +10,7 @@ import pytest
 import torch
 from harness import check, full, memopt_warnings, run_as_is, select, train_step
 from layer_models import DEPTH, MODELS, POLICIES, Drops, Layer, Model, Output, layers_under_policy, shared, swap
-from memopt.compiler.layer_calls import new_tensors
+from memopt.compiler.forwards.layer_calls import new_tensors
 from numeric_models import WIDTH, Block, Mlp, stack, x
 from torch import Tensor, nn
 

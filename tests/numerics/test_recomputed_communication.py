@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from harness import run_as_is
-from memopt.compiler.agreement import Statement, _judge
+from memopt.compiler.ranks.agreement import Statement, _judge
 from memopt.passes.communication import communicates
 from numeric_models import WIDTH
 from torch import nn

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 from memopt.runtime.callers import StreamCaller
-from memopt.runtime.carriers import Carrier
+from memopt.runtime.carriers.interface import Carrier
+from memopt.runtime.carriers.pinned import PinnedCarrier
+from memopt.runtime.carriers.staged import StagedCarrier
 from memopt.runtime.engine import Engine
 from memopt.runtime.ops import prefetch, wait
-from memopt.runtime.pinned_carrier import PinnedCarrier
 from memopt.runtime.settings import Settings
-from memopt.runtime.staged_carrier import StagedCarrier
 from memopt.runtime.stores.host import PinnedPool
 from simulated_device import SimulatedArena, SimulatedDevice, SimulatedWorker, World
 

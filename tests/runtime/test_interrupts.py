@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from memopt.runtime import callers, registry
+from memopt.runtime.carriers.file import FileCarrier
 from memopt.runtime.engine import Engine, Reload
-from memopt.runtime.file_carrier import FileCarrier
 from memopt.runtime.settings import Settings
 from memopt.runtime.stores.disk import DiskArena
 from memopt.runtime.workers import Job, Worker

@@ -22,8 +22,8 @@ import pytest
 import torch
 from memopt.runtime import registry, swap_counters
 from memopt.runtime.callers import CpuCaller
-from memopt.runtime.carriers import Parcel
-from memopt.runtime.file_carrier import FileCarrier
+from memopt.runtime.carriers.file import FileCarrier
+from memopt.runtime.carriers.interface import Parcel
 from memopt.runtime.layout import Layout
 from memopt.runtime.settings import Settings
 from memopt.runtime.stores.disk import DiskArena

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 from memopt.runtime import engine as engine_module
-from memopt.runtime import staged_carrier
+from memopt.runtime.carriers import staged as staged_carrier
+from memopt.runtime.carriers.pinned import PinnedCarrier, StreamCopy
 from memopt.runtime.engine import Engine, Reload
 from memopt.runtime.ops import prefetch
-from memopt.runtime.pinned_carrier import PinnedCarrier, StreamCopy
 from memopt.runtime.stores import host
 from simulated_device import SimulatedDevice
 from simulated_program import Program

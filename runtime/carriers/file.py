@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import torch
 
-from .carriers import Copy, Held, Parcel, bytes_placed
-from .memory import memory_of
-from .stores.disk import DiskArena
-from .workers import Job, Worker
+from ..memory import memory_of
+from ..stores.disk import DiskArena
+from ..workers import Job, Worker
+from .interface import Copy, Held, Parcel, bytes_placed
 
 
 class FileCarrier:

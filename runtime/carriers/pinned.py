@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from .carriers import Copy, Held, Parcel, bytes_placed
-from .devices.interface import Device, Event
-from .stores.host import PinnedExtent, PinnedPool
+from ..devices.interface import Device, Event
+from ..stores.host import PinnedExtent, PinnedPool
+from .interface import Copy, Held, Parcel, bytes_placed
 
 
 class StreamCopy:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .explain.unapplied import broken, eager, frozen, ruled_layers, unapplied, uncalled
-from .session import Session
+from ..explain.unapplied import broken, eager, frozen, ruled_layers, unapplied, uncalled
+from ..session import Session
 
 _PATIENCE = 3
 """So many calls of the model may pass before a layer that none of them called is told."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from .layout import Layout
+from ..layout import Layout
 
 
 class Copy(Protocol):

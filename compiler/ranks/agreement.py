@@ -15,10 +15,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..passes.policy import LayerPlan, Plan
-from . import torch_bridge
-from .cache_key import source_digest
-from .explain.collectives import Step
+from ...passes.policy import LayerPlan, Plan
+from .. import torch_bridge
+from ..cache_key import source_digest
+from ..explain.collectives import Step
 from .rendezvous import meet
 
 DEFAULT_TIMEOUT = 300.0

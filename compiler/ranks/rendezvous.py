@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import torch_bridge
+from .. import torch_bridge
 
 _FIRST_POLL, _LAST_POLL = 0.02, 0.25
 """Seconds between two looks at the store: more and more, since every rank asks the one process that keeps it."""

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .carriers import Copy, Held, Parcel, bytes_placed
-from .devices.interface import Device, Event
-from .file_carrier import raise_if_failed
-from .memory import memory_of
-from .stores.disk import DiskArena
-from .workers import Job, Worker
+from ..devices.interface import Device, Event
+from ..memory import memory_of
+from ..stores.disk import DiskArena
+from ..workers import Job, Worker
+from .file import raise_if_failed
+from .interface import Copy, Held, Parcel, bytes_placed
 
 CHUNK_BYTES = 16 * 2**20
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..passes.policy import Plan
-from . import torch_bridge
-from .agreement import DEFAULT_TIMEOUT, Agreement, RanksDisagreeError
-from .config.load import MemoptConfig
-from .lowering import Backend
-from .session import PolicyNotApplied, Session
+from ...passes.policy import Plan
+from .. import torch_bridge
+from ..config.load import MemoptConfig
+from ..lowering import Backend
+from ..ranks.agreement import DEFAULT_TIMEOUT, Agreement, RanksDisagreeError
+from ..session import PolicyNotApplied, Session
 
 _NUMBER = itertools.count()
 

@@ -22,13 +22,13 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from ..passes.policy import Plan
-from ..runtime.calls import Calls
-from . import torch_bridge
-from .forward import Settings, causes_raised, compiled_forward
+from ...passes.policy import Plan
+from ...runtime.calls import Calls
+from .. import torch_bridge
+from ..plan.layers import Layer
+from ..session import Place, Session
 from .layer_calls import LayerCalls, first_differentiable, new_tensors
-from .plan.layers import Layer
-from .session import Place, Session
+from .whole import Settings, causes_raised, compiled_forward
 
 
 @dataclass(frozen=True, eq=False)

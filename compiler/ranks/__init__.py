@@ -1,0 +1,1 @@
+"""Several processes: ranks compare what they are going to do before they communicate."""
