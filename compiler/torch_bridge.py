@@ -252,7 +252,7 @@ def compile_inductor(
     return cast(Compiled, compile_fx(gm, inputs, inner_compile=inner, config_patches=patches))
 
 
-_BRANCHING = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl"})
+_BRANCHING = frozenset({"cond", "while_loop", "while_loop_stack_output", "scan", "associative_scan", "map_impl"})
 
 
 def _compile_half(*args: Any, copies_in_background: bool, **kwargs: Any) -> Any:
@@ -263,7 +263,8 @@ def _compile_half(*args: Any, copies_in_background: bool, **kwargs: Any) -> Any:
     the graph branches none does either: inductor has been seen to write over what a branch still reads.
     """
     leaves = copies_in_background and not kwargs.get("is_backward")
-    keeps = leaves or any(str(node.target) in _BRANCHING for node in args[0].graph.nodes)
+    parts = (part for part in args[0].modules() if isinstance(part, GraphModule))
+    keeps = leaves or any(str(node.target) in _BRANCHING for part in parts for node in part.graph.nodes)
     in_place = inductor_config.patch(inplace_buffers=False) if keeps else contextlib.nullcontext()
     with V.set_choices_handler(_KeepingApart(V.choices)), in_place:
         return compile_fx_inner(*args, **kwargs)

@@ -125,8 +125,10 @@ class Pass:
 
     def _issue(self, count: int) -> None:
         while count and self._queue:
-            stored = _stored(self._queue.popleft())
-            if stored is not None and stored.early is None:
+            handle = self._queue.popleft()
+            held = handle()  # the ticket is not let go while its reload begins
+            stored = _stored(handle)
+            if held is not None and stored is not None and stored.early is None:
                 _prefetch_early(stored)
                 count -= 1
 

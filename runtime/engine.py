@@ -64,7 +64,10 @@ class Stored:
 
 @dataclass(eq=False, slots=True)
 class Reload:
-    """What a token owns. ``landed``, and ``ticket``, which keeps the stored copy, are None once it was waited for."""
+    """What a token owns. ``landed``, and ``ticket``, which keeps the stored copy, are None once it was waited for.
+
+    ``claimed``: that was issued early has a token now.
+    """
 
     stored: Stored
     ticket: Handle | None = None
@@ -72,6 +75,7 @@ class Reload:
     landed: torch.Tensor | None = None
     stream: object = None
     waited: bool = False
+    claimed: bool = False
 
     def let_go(self) -> None:
         """See Owned."""
@@ -164,6 +168,15 @@ class Engine:
             reload.copy = copy
             self._total += SwapCounters(bytes_in=parcel.nbytes, prefetches=1)
 
+    def claim_early(self, stored: Stored) -> Reload | None:
+        """The reload that was issued early, for whoever asks first; None: there is none that has begun."""
+        with self._lock:
+            early = stored.early
+            if early is None or early.claimed or early.copy is None:
+                return None
+            early.claimed = True
+            return early
+
     def wait(self, reload: Reload) -> torch.Tensor:
         """The value, whole for whatever follows.
 
@@ -235,7 +248,8 @@ class Engine:
             if isinstance(owned, Stored):
                 self._live.discard(owned)
             self._unfinished.append(owned)
-            self._let_go.popleft()  # last, so that it is never nowhere
+            if self._let_go and self._let_go[0] is owned:  # last, so that it is never nowhere
+                self._let_go.popleft()
 
     def _drop_sources(self) -> None:
         """Let go of what copies out have read. Not the oldest first: those to the disk take longer than those to the host."""
@@ -258,7 +272,9 @@ class Engine:
         while True:
             self.tidy()
             with self._lock:
-                if not self._leaving or self._in_flight(source) <= self.settings.in_flight_bytes:
+                held = self._in_flight(source)
+                # What is in memory for another copy's sake anyway is not waited for.
+                if not self._leaving or held <= self.settings.in_flight_bytes or held == self._in_flight():
                     if begin is not None:
                         self._total += SwapCounters(seconds_blocked=perf_counter() - begin)
                     return self._start(parcel, source)

@@ -85,10 +85,10 @@ def prefetch(ticket: torch.Tensor) -> torch.Tensor:
             "set swap.enable to false."
         )
     _refuse_if_abandoned(stored)
-    early = stored.early
+    early = stored.engine.claim_early(stored)
     reload = early or Reload(stored)
-    reload.ticket = handle
     token = tickets.issue(reload)  # first: it owns the copy
+    reload.ticket = handle
     if early is not None:
         stored.early = None
         return token

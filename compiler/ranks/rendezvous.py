@@ -26,6 +26,8 @@ _FIRST_POLL, _LAST_POLL = 0.02, 0.25
 """Seconds between two looks at the store: more and more, since every rank asks the one process that keeps it."""
 
 _GONE = b"gone"
+_settled: set[str] = set()
+"""Tokens of those whom this process, leading, has told go or no: their notes may lie there until they wake."""
 
 Judge = Callable[[Mapping[int, str]], str | None]
 """What all ranks say -> why they must not go on; None if they may."""
@@ -84,14 +86,14 @@ class _Member(_Party):
         while True:
             # Looked at in this order: the leader speaks, then leaves. Who looked for its word first could find neither.
             leads_still = self.note(f"here/{self.ranks[0]}") is not None
-            word = self.note(f"word/{self.own}")
-            if word is not None and word["token"] == self.token:
+            word = self.note(f"word/{self.token}")
+            if word is not None:
                 if word["word"] == "no":
                     return str(word["reason"])
                 if word["word"] == "go":
                     return None
                 if not is_ready:
-                    is_ready = True
+                    is_ready, self._poll = True, _FIRST_POLL
                     self.come(said, ack=True)
                     deadline = time.monotonic() + timeout  # the leader gives up before
             if time.monotonic() >= deadline:
@@ -113,7 +115,8 @@ class _Leader(_Party):
         reason: str | None = None
         for wanted in ("come", "ack"):
             while True:
-                found = {rank: note for rank in self.ranks[1:] if (note := self.note(f"here/{rank}")) is not None}
+                notes = {rank: self.note(f"here/{rank}") for rank in self.ranks[1:]}
+                found = {rank: note for rank, note in notes.items() if note is not None and note["token"] not in _settled}
                 left = [rank for rank in here if found.get(rank, {}).get("token") != here[rank]["token"]]
                 missing = [rank for rank in self.ranks[1:] if rank not in found or (wanted == "ack" and not found[rank]["ack"])]
                 if wanted == "ack" and left:
@@ -123,7 +126,7 @@ class _Leader(_Party):
                 if time.monotonic() > deadline:
                     return self._tell("no", found, absence(missing, timeout))
                 self.sleep()
-            here = found
+            here, self._poll = found, _FIRST_POLL
             if wanted == "come":
                 reason = self.judge({self.own: said, **{rank: note["said"] for rank, note in here.items()}})
                 if reason is not None:
@@ -132,8 +135,10 @@ class _Leader(_Party):
         return self._tell("no" if reason is not None else "go", here, reason)
 
     def _tell(self, word: str, here: Mapping[int, Mapping[str, Any]], reason: str | None = None) -> str | None:
-        for rank, note in here.items():
-            self.board.set(f"word/{rank}", _packed({"token": note["token"], "word": word, "reason": reason}))
+        for note in here.values():
+            self.board.set(f"word/{note['token']}", _packed({"word": word, "reason": reason}))
+        if word != "ready":
+            _settled.update(note["token"] for note in here.values())
         return reason
 
 

@@ -187,17 +187,18 @@ class _Fusion:
         if not is_fused(group.nodes[-1]):
             return
         readers: dict[str, set[Node]] = {}
-        sources: dict[Node, set[Node]] = {}
         for node in group.nodes:
-            makers = {self.maker[s] for s in self.reads[node] if self.maker.get(s) in sources}
-            sources[node] = {node, *makers}.union(*(sources[maker] for maker in makers))
             for storage in self.reads[node]:
                 readers.setdefault(storage, set()).add(node)
         left = {*free, *([] if self._is_looped(group) else inside)}
         for node in group.nodes:
             for made in self.storages.made.get(node, ()):
                 size = self.storages.size[made]
-                fits = (s for s in self.reads[node] if s in left and readers[s] <= sources[node] and self._fits(s, node, size))
+                fits = (
+                    s
+                    for s in self.reads[node]
+                    if s in left and self._fits(s, node, size) and self._comes_last(node, readers[s])
+                )
                 over = next(fits, None)
                 if over is not None and made not in inside:
                     left.remove(over)
@@ -207,9 +208,18 @@ class _Fusion:
     def _fits(self, storage: str, node: Node, size: int) -> bool:
         return self.storages.size[storage] == size and storage in self.straight[node]
 
+    def _comes_last(self, node: Node, readers: set[Node]) -> bool:
+        """Whether the other readers in the kernel are what the operator is made from."""
+        pending, found = [node], {node}
+        while pending and not readers <= found:
+            makers = {self.maker[s] for s in self.reads.get(pending.pop(), ()) if s in self.maker} - found
+            found |= makers
+            pending += makers
+        return readers <= found
+
     def _is_looped(self, group: _Group) -> bool:
         """Whether a kernel for the CPU loops again after it has reduced: its own values then lie in buffers of a row's size."""
-        if group.nodes[-1].meta["val"].device.type != "cpu":
+        if any(self.storages.device[made] != "cpu" for made in self._makes(group)):
             return False
         reduced: set[str] = set()
         for node in group.nodes:

@@ -30,6 +30,7 @@ class Storages:
         of: node -> the name of the storage its value lies in; nodes without a tensor have none.
         made: operator -> the storages that it makes, in the order of its outputs.
         size: storage -> bytes.
+        device: storage -> the type of the device it is on.
         held: storage of an element of a tuple -> the last node that takes an element out: until then all of them live.
     """
 
@@ -37,6 +38,7 @@ class Storages:
         self.of: dict[Node, str] = {}
         self.made: dict[Node, tuple[str, ...]] = {}
         self.size: dict[str, int] = {}
+        self.device: dict[str, str] = {}
         self.held: dict[str, Node] = {}
         self.prefix = prefix
         self._size_of = size_of
@@ -89,6 +91,7 @@ class Storages:
     def _name(self, name: str, value: torch.Tensor) -> str:
         name = self.prefix + name
         self.size[name] = self._size_of(value)
+        self.device[name] = value.device.type
         return name
 
 

@@ -165,7 +165,8 @@ def _originals(root: Node, *, with_parts: bool = False) -> set[Node]:
             continue
         for source in node.all_input_nodes:
             original = storage_root(source)
-            if original not in found and (joins or "_unsafe_view" in names or _same_form(node, source)):
+            fills = joins and nbytes(source.meta["val"]) == nbytes(original.meta["val"])  # a slice is copied
+            if original not in found and (fills or "_unsafe_view" in names or _same_form(node, source)):
                 found.add(original)
                 pending.append(original)
     return found

@@ -35,6 +35,7 @@ class FileCarrier:
             self._out.submit(lambda: self._arena.write(offset, memory), lambda job: self._note(parcel, offset, job))
         except BaseException:
             if parcel.place is None:
+                self._placed.discard(parcel)
                 self._arena.give_back(offset)
             raise
         return True

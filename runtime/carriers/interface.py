@@ -96,8 +96,8 @@ class Carrier(Protocol):
         """Find a place, start the copy of the flat bytes ``source``, set ``place`` and ``sent``. False: no room, ask another.
 
         The engine keeps ``source`` until ``sent`` has ended. Whatever is raised here, wherever (``KeyboardInterrupt``): either
-        no copy is going on, or ``sent`` tells of it; and the place is ``place``'s, or free. Only a place that was taken and
-        never got here (one instant) is lost.
+        no copy is going on, or ``sent`` tells of it; and the place is ``place``'s, or free. Only a place between two owners
+        (just taken, and just given back: an instant each) is lost.
 
         Raises:
             OSError: the disk refused. PinningFailed: so did the host.

@@ -68,6 +68,7 @@ class PinnedCarrier:
         except BaseException:
             if parcel.place is None:
                 device.record(self._out).synchronize()  # the copy may be going on
+                self._placed.discard(parcel)
                 self._pool.give_back(extent, [])
             raise
         return True

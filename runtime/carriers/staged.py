@@ -124,6 +124,7 @@ class StagedCarrier:
             self._out.worker.submit(lambda: self._write(source, offset, ready), lambda job: self._note(parcel, offset, job))
         except BaseException:
             if parcel.place is None:
+                self._placed.discard(parcel)
                 self._arena.give_back(offset)
             raise
         return True

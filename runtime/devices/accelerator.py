@@ -63,5 +63,7 @@ class Accelerator:
         """Only CUDA has such graphs."""
         if self._device.type != "cuda":
             return False
+        if torch.cuda.is_current_stream_capturing():  # on another device: its capture would end if events of ours were asked
+            return True
         with torch.cuda.device(self._device):  # torch asks about the current device's stream
             return torch.cuda.is_current_stream_capturing()

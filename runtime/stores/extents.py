@@ -1,6 +1,6 @@
 """Divide a range of bytes into extents: best fit, and free neighbours become one.
 
-Wherever it is interrupted, no byte is ever in two extents; what was being moved may be lost.
+What is taken is the truth; where anything is interrupted, the gaps are found again from it.
 
 ::
 
@@ -10,7 +10,9 @@ Wherever it is interrupted, no byte is ever in two extents; what was being moved
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 
 
 class Extents:
@@ -40,15 +42,17 @@ class Extents:
         if place == len(self._gaps):
             return None
         gap, begin = self._gaps[place]
-        self._close(begin, gap)
-        if gap > size:
-            self._open(begin + size, gap - size)
-        self._taken[begin] = size
+        with self._whole():
+            self._close(begin, gap)
+            if gap > size:
+                self._open(begin + size, gap - size)
+            self._taken[begin] = size
         return begin
 
     def give_back(self, begin: int) -> None:
         """Give back what ``take`` returned."""
-        self._open(begin, self._taken.pop(begin))
+        with self._whole():
+            self._open(begin, self._taken.pop(begin))
 
     @property
     def taken(self) -> int:
@@ -63,8 +67,28 @@ class Extents:
         """Add ``nbytes`` at the end, rounded down to the alignment."""
         size = nbytes // self._alignment * self._alignment
         if size > 0:
-            begin, self.capacity = self.capacity, self.capacity + size
-            self._open(begin, size)
+            with self._whole():
+                begin, self.capacity = self.capacity, self.capacity + size
+                self._open(begin, size)
+
+    @property
+    def free(self) -> int:
+        """Bytes in gaps."""
+        return sum(size for size, _ in self._gaps)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Within, gaps are changed; if that is interrupted, they are found again."""
+        try:
+            yield
+        except BaseException:
+            self._gaps, self._size_at, self._size_to = [], {}, {}
+            end = 0
+            for begin, size in [*sorted(self._taken.items()), (self.capacity, 0)]:
+                if begin > end:
+                    self._open(end, begin - end)
+                end = begin + size
+            raise
 
     def _open(self, begin: int, size: int) -> None:
         before = self._size_to.get(begin, 0)
@@ -74,13 +98,8 @@ class Extents:
         if after:
             self._close(begin + size, after)
         begin, size = begin - before, before + size + after
-        self._size_at[begin] = self._size_to[begin + size] = size
         insort(self._gaps, (size, begin))
+        self._size_at[begin] = self._size_to[begin + size] = size
 
     def _close(self, begin: int, size: int) -> None:
-        # Some of it may be missing, where it was interrupted.
-        self._size_at.pop(begin, None)
-        self._size_to.pop(begin + size, None)
-        place = bisect_left(self._gaps, (size, begin))
-        if self._gaps[place : place + 1] == [(size, begin)]:
-            del self._gaps[place]
+        del self._gaps[bisect_left(self._gaps, (size, begin))], self._size_at[begin], self._size_to[begin + size]

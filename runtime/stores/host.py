@@ -60,6 +60,7 @@ class PinnedPool:
         self._limit = limit
         self._slab_bytes = slab_bytes
         self._slabs: list[Slab] = []
+        self._largest: int | None = None
 
     def take(self, nbytes: int) -> PinnedExtent | None:
         """Room for ``nbytes`` > 0; None if that would exceed the limit. Raises PinningFailed."""
@@ -91,7 +92,7 @@ class PinnedPool:
             except PinningFailed:
                 if size // 2 < max(at_least, _ALIGNMENT):
                     raise
-                size //= 2
+                self._largest = size = size // 2
 
     def give_back(self, extent: PinnedExtent, after: Sequence[Event]) -> None:
         """Give back what ``take`` returned, to be written to again only ``after`` these."""
@@ -104,6 +105,8 @@ class PinnedPool:
         """A power of two that holds ``nbytes``, or as much as the limit leaves."""
         # With a quarter of what there is, slabs are few and what their ends cannot hold is little.
         wanted = max(1 << (max(nbytes, self._slab_bytes) - 1).bit_length(), _power_of_two_within(self.capacity // 4))
+        if self._largest is not None:  # more was refused before
+            wanted = min(wanted, max(self._largest, 1 << (max(nbytes, _ALIGNMENT) - 1).bit_length()))
         if self._limit is None:
             return wanted
         return min(wanted, _power_of_two_within(self._limit - self.capacity))

@@ -95,6 +95,24 @@ def test_who_comes_after_another_gave_up_does_not_go_on(board: dist.Store, late:
     assert all(text is not None for text in told.values())
 
 
+def test_who_sleeps_through_the_end_of_a_meeting_is_not_taken_for_one_of_the_next(
+    board: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "_FIRST_POLL", 0.3)  # of who waits, while the leader is in the next meeting already
+    ranks, told = (0, 1, 2), {}
+
+    def come(rank: int) -> None:
+        _here.rank = rank
+        told[rank] = [rendezvous.meet(board, ranks, f"graph {number}", differing, 20.0) for number in range(3)]
+
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert told == dict.fromkeys(ranks, [None] * 3)
+
+
 def test_a_second_attempt_starts_from_nothing(board: dist.Store) -> None:
     assert None not in ranks_meet(board, {1: "a"}, timeout=0.3, world=2).values()
     assert None not in ranks_meet(board, {0: "a", 1: "b"}).values()

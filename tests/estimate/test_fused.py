@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -150,6 +151,18 @@ def test_a_kernel_that_loops_again_keeps_its_own_values_in_small_buffers_on_the_
     out = h.op("out", aten.sub.Tensor, h.op("part", aten.mul.Tensor, exp, total), scaled)
     found = kernels(h, h.op("last", aten.mm.default, out, w))
     assert [(k.node.name, k.over) for k in found] == [("mm", ()), ("out", over), ("last", ())]
+
+
+def test_kernels_that_end_in_several_results_or_none() -> None:
+    h, (x, w) = squares("x", "w")
+    mm = h.op("mm", aten.mm.default, x, w)
+    both = h.op("both", aten.var_mean.correction, mm, [1], correction=0, keepdim=True)
+    most = h.op("most", aten.max.dim, mm, 1)
+    parts = [h.op(f"part{i}{n.name}", operator.getitem, n, i) for n in (both, most) for i in (0, 1)]
+    h.op("sound", aten._assert_async.msg, h.op("any", aten.any.default, mm), "no")
+    found = kernels(h, *parts)
+    assert found[0].node.name == "mm"
+    assert {s for k in found for s in k.makes} >= {p.name for p in parts}
 
 
 def test_a_reduction_is_written_and_what_it_reduces_is_not() -> None:

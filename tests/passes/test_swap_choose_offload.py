@@ -213,7 +213,7 @@ STAYING: dict[str, tuple[Make, tuple[str, ...], dict[str, str]]] = {
     ),
     "a part of an output": (lambda b: part_of(b, lambda v: joined(b, v, v)), ("whole",), {"v": PART}),
     "a part of a stack": (lambda b: part_of(b, lambda v: joined(b, v, v, by=aten.stack.default)), ("whole",), {"v": PART}),
-    "a view in an output": (lambda b: part_of(b, lambda v: joined(b, part(b, v), part(b, v, 0, 2))), ("whole",), {"v": PART}),
+    "a view in an output": (lambda b: part_of(b, lambda v: joined(b, turned(b, v))), ("whole",), {"v": PART}),
     "padded": (
         lambda b: part_of(b, lambda v: op(b, "whole", aten.constant_pad_nd.default, v, [0, 0, 0, 2])),
         ("whole",),
@@ -247,6 +247,11 @@ def test_what_is_not_the_backwards_own_stays(make: Make, returned: tuple[str, ..
     assert moving(joint, LAYER, matched, views=True) == {}
     assert staying(joint) == stays
     assert matched.effective == set()
+
+
+def test_a_value_moves_of_which_only_a_slice_is_in_what_the_model_returns() -> None:
+    joint = saved_in_layer_0(lambda b: part_of(b, lambda v: joined(b, part(b, v), part(b, v, 0, 2))), ("whole",))
+    assert moving(joint, LAYER, views=True) == {"v": ["v"]}
 
 
 def test_only_values_of_the_model_itself_are_told_as_what_kept_a_rule_from_working() -> None:
