@@ -165,11 +165,20 @@ def _originals(root: Node, *, with_parts: bool = False) -> set[Node]:
             continue
         for source in node.all_input_nodes:
             original = storage_root(source)
-            fills = joins and nbytes(source.meta["val"]) == nbytes(original.meta["val"])  # a slice is copied
-            if original not in found and (fills or "_unsafe_view" in names or _same_form(node, source)):
+            if original not in found and (
+                (joins and _fills(source, original)) or "_unsafe_view" in names or _same_form(node, source)
+            ):
                 found.add(original)
                 pending.append(original)
     return found
+
+
+def _fills(source: Node, storage: Node) -> bool:
+    """Whether a value is all of its storage: a slice is copied into what it becomes a part of."""
+    value, whole = source.meta.get("val"), storage.meta.get("val")
+    if not isinstance(value, torch.Tensor):  # a size
+        return False
+    return not isinstance(whole, torch.Tensor) or nbytes(value) == nbytes(whole)
 
 
 def _same_form(one: Node, other: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 
@@ -59,6 +60,25 @@ JOINED: dict[str, Join] = {
     "reshaped": lambda states: torch.stack(states).view(-1),
     "padded": lambda states: F.pad(states[0], (0, 0, 0, 3)),
 }
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_parts_of_sizes_that_change_and_of_several_results(backend: str) -> None:
+    def join(states: list[torch.Tensor]) -> torch.Tensor:
+        rows = states[0].shape[0]
+        sorted_rows = states[1].sort(0).values
+        return torch.cat([F.pad(states[0], (0, 0, 0, rows)), sorted_rows, states[2][:3]])
+
+    model = double(States(join))
+    plain = copy.deepcopy(model)
+    compile_with_memopt(model, swap("0-1"), backend=backend, dynamic=True)
+    for rows in (64, 80):
+        for each in (model, plain):
+            each.zero_grad()
+            loss, joined = each(x(rows))
+            (loss + joined.sin().sum()).backward()
+        for got, want in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(got.grad, want.grad, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.usefixtures("_slow_copies")
