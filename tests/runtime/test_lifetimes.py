@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from memopt.runtime import SwapError, swap_counters
+from memopt.runtime import SwapError, calls, swap_counters
+from memopt.runtime import tickets as issued
+from memopt.runtime.engine import Reload, Stored
 from memopt.runtime.stores.disk import DiskArena
 from swapping import OPS, offload, open_files, round_trip, settled, until, wait_like
 
@@ -249,3 +251,24 @@ def test_several_forwards_in_flight_in_any_order() -> None:
     tickets = [offload(v) for v in values]
     for i in (5, 11, 0, 7, 1, 10, 2, 3, 9, 4, 8, 6):
         assert torch.equal(wait_like(OPS.prefetch(tickets[i]), values[i]), values[i])
+
+
+def test_a_reload_that_was_issued_early_is_for_one_token_and_only_once_it_has_begun(tmp_path: Path) -> None:
+    value = torch.arange(100.0)
+    ticket = offload(value, tmp_path)
+    handle = issued.handle_of(ticket)
+    assert handle is not None
+    stored = handle.owned
+    assert isinstance(stored, Stored)
+    stored.early = Reload(stored)  # by another thread, which has not come to the copy yet
+    assert torch.equal(wait_like(OPS.prefetch(ticket), value), value)
+    stored.early = None
+    calls._prefetch_early(stored)
+    early = stored.early
+    tokens = [OPS.prefetch(ticket), OPS.prefetch(ticket)]
+    owners = [found.owned for token in tokens if (found := issued.handle_of(token)) is not None]
+    assert owners[0] is early
+    assert owners[1] is not early
+    assert stored.early is None
+    for token in tokens:
+        assert torch.equal(wait_like(token, value), value)
